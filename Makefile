@@ -1,0 +1,51 @@
+# The targets are short and the same ones run in CI (.ci/run).
+GO      ?= go
+BIN     := bin
+FUZZ    ?= 5s
+VERSION ?= 0.1.0-dev
+LDFLAGS := -s -w -X github.com/muster-config/muster/cmd/internal/cli.Version=$(VERSION)
+export CGO_ENABLED ?= 0
+
+.PHONY: demo test build race lint fuzz bench cases vectors fmt vet tidy check clean tools
+
+demo: build        ## the whole system on this machine, with a story (ARGS=--exit ends after it)
+	$(BIN)/muster demo $(ARGS)
+
+test:              ## all tests; the few that need more than Go, git and make say so loudly when they skip
+	sh .ci/test
+
+build:             ## bin/muster, bin/muster-agent, bin/muster-collector: static binaries
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/muster ./cmd/muster-agent ./cmd/muster-collector
+
+race:              ## all tests under the race detector (needs gcc)
+	sh .ci/test race
+
+lint:              ## import rules and the rest of .golangci.yml
+	sh .ci/lint
+
+fuzz:              ## every fuzz target for FUZZ each (5s)
+	sh .ci/fuzz $(FUZZ)
+
+bench: build       ## figures beside a peer, in one run
+	$(GO) run ./cmd/internal/bench $(ARGS)
+
+cases:             ## which known fault is covered by which test, with its result (CASES=dir of the list)
+	$(GO) run ./testdata/cases $(CASES)
+
+vectors:           ## write the golden vectors anew; read the diff
+	MUSTER_UPDATE=1 $(GO) test ./distributor/...
+
+fmt:
+	gofmt -w $$(git ls-files '*.go')
+
+vet:
+	$(GO) vet ./...
+
+tidy:
+	$(GO) mod tidy && cd testdata/tools && $(GO) mod tidy
+
+check: vet lint test race fuzz
+	test -z "$$(gofmt -l $$(git ls-files '*.go'))"
+
+clean:
+	rm -rf $(BIN)
