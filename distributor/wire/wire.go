@@ -1,0 +1,95 @@
+// Package wire is muster's strict JSON: one way to write a document and one way to read it.
+//
+// Decode refuses what encoding/json lets pass: an unknown or a doubled key, a key in another case, a missing
+// required field, a null where a value is due, an integer with a fraction or an exponent, base64 with line breaks
+// or loose bits, half a surrogate pair, trailing data, depth over MaxDepth. A struct field without omitempty (or
+// omitzero) is required. The content of a field of type map[string]json.RawMessage, tagged `json:"ext,omitempty"`,
+// is kept and not looked into, so that a later version can add there.
+//
+// Each refusal is about something that two readers could read in two ways, and a signature vouches for one reading
+// only. Errors say where and what, and never repeat a value: it may be a secret.
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"strconv"
+	"unicode/utf8"
+)
+
+// MaxDepth is how deep objects and arrays may nest.
+const MaxDepth = 64
+
+// maxPath bounds the path in an error: a key comes from whoever wrote the document.
+const maxPath = 200
+
+// Decode reads exactly one JSON document into v, a pointer. What v held before is gone; after an error it is
+// untouched. Errors name the path: "rollout.wave: missing". Times come out in UTC. Memory is bounded by the size of
+// the input, since elements are counted before they are made room for.
+func Decode(data []byte, v any) error {
+	p := reflect.ValueOf(v)
+	if p.Kind() != reflect.Pointer || p.IsNil() {
+		return fmt.Errorf("wire: decode into %T, which is no pointer", v)
+	}
+	if !utf8.Valid(data) {
+		return errors.New("not valid UTF-8")
+	}
+	d := decoder{scanner: scanner{data: data}}
+	out := reflect.New(p.Type().Elem()).Elem()
+	err := d.value(out)
+	if err == nil {
+		if d.space(); d.pos < len(d.data) {
+			err = errors.New("data after the document")
+		}
+	}
+	if err != nil {
+		if len(d.path) == 0 {
+			return err
+		}
+		return fmt.Errorf("%s: %w", clip(string(d.path)), err)
+	}
+	p.Elem().Set(out)
+	return nil
+}
+
+// clip cuts a path in the middle: its two ends say most.
+func clip(s string) string {
+	if len(s) <= maxPath {
+		return s
+	}
+	return s[:maxPath/2] + "…" + s[len(s)-maxPath/2:]
+}
+
+// plainKey reports whether a key can stand in a path as it is.
+func plainKey(key []byte) bool {
+	for _, c := range key {
+		if c <= ' ' || c == '.' || c == '[' || c == '"' || c >= 0x7f {
+			return false
+		}
+	}
+	return len(key) > 0
+}
+
+// enter appends a key to the path and returns its length before.
+func (d *decoder) enter(key []byte) int {
+	n := len(d.path)
+	if n > 0 {
+		d.path = append(d.path, '.')
+	}
+	if plainKey(key) {
+		d.path = append(d.path, key...)
+	} else {
+		d.path = strconv.AppendQuote(d.path, string(key))
+	}
+	return n
+}
+
+// enterIndex appends an array index to the path and returns its length before.
+func (d *decoder) enterIndex(i int) int {
+	n := len(d.path)
+	d.path = append(d.path, '[')
+	d.path = strconv.AppendInt(d.path, int64(i), 10)
+	d.path = append(d.path, ']')
+	return n
+}
