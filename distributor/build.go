@@ -1,0 +1,73 @@
+// Package distributor takes built releases to a store: the Publisher appends them, Fsck checks all that is there.
+package distributor
+
+import (
+	"context"
+
+	"github.com/muster-config/muster/distributor/bundle"
+	"github.com/muster-config/muster/distributor/manifest"
+)
+
+// BuildFunc builds one commit as the given epoch on top of what stands. The publisher calls it again with another epoch when it lost a race.
+// After an error no epoch is used. One that is ErrRefused lays it to the commit, and is recorded; any other is about the machinery.
+type BuildFunc func(ctx context.Context, in BuildInput) (*Build, error)
+
+// BuildInput is what a build stands on.
+type BuildInput struct {
+	Epoch uint64
+	// Standing gives per cohort (or "cohort/host" for a variant) the index of the bundle that stands: service epochs and epoch-0 digests. Absent for a new one.
+	// It is read from the store only for cohorts whose epoch-0 content differs, so it is a function.
+	Standing func(ctx context.Context, cohort string, content0 string) (index *bundle.Index, same bool, err error)
+	// Stands gives the statement that stands for a cohort, nil if there is none. It costs no read of the store. A build that changes only what a statement
+	// says beside its content (the evidence) is not Same: it asks Standing with an empty content0, which is never the same.
+	Stands func(cohort string) *manifest.Statement
+}
+
+// Build is a built commit: plain data.
+type Build struct {
+	Commit    Commit
+	Evaluator string
+	Settings  string // digest of the publisher's own settings
+	Policy    manifest.Policy
+	Source    []bundle.File // the evaluated tree: sources/
+	Cohorts   map[string]CohortBuild
+}
+
+// Job is one commit ready to be published.
+type Job struct {
+	Commit Commit
+	// Contains reports whether the commit contains ancestor: they are equal or there is a path of parents.
+	Contains func(ctx context.Context, ancestor string) (bool, error)
+	Settings string // as Build.Settings will be
+	Build    BuildFunc
+}
+
+// Commit is the identity that a release carries.
+type Commit struct {
+	ID, Tree  string
+	Parents   []string
+	Author    manifest.Person
+	Committer manifest.Person
+	Subject   string
+}
+
+// CohortBuild is one cohort of a build.
+type CohortBuild struct {
+	Blocked  string // reason; then nothing else is set
+	Same     bool   // its epoch-0 content equals what stands: the release holds it; only Content0 and Inputs are set
+	Index    bundle.Index
+	Files    []bundle.File
+	Evidence map[string]manifest.Grade
+	Content0 string
+	Inputs   string
+	Variants []VariantBuild
+}
+
+// VariantBuild is one host's own bundle.
+type VariantBuild struct {
+	Host     string
+	Index    bundle.Index
+	Files    []bundle.File
+	Evidence map[string]manifest.Grade
+	Content0 string
+}

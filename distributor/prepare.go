@@ -1,0 +1,166 @@
+package distributor
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/muster-config/muster/distributor/manifest"
+	"github.com/muster-config/muster/distributor/store"
+	"github.com/muster-config/muster/distributor/wire"
+)
+
+// open reads, or makes, what a store needs before its first release: its identity and the keyring.
+func (p *Publisher) open(ctx context.Context) (*session, error) {
+	kr, err := manifest.VerifyKeyring(p.cfg.Keyring)
+	if err != nil {
+		return nil, fmt.Errorf("keyring given: %w", err)
+	}
+	if kr.Repo != p.cfg.Repo {
+		return nil, fmt.Errorf("keyring given is for repo %q, and this is %q: %w", kr.Repo, p.cfg.Repo, manifest.ErrForeign)
+	}
+	s := &session{Publisher: p, releases: map[uint64]*verified{}}
+	if s.trust, err = manifest.NewTrust(p.cfg.Repo, p.cfg.Keyring); err != nil {
+		return nil, fmt.Errorf("keyring given: %w", err)
+	}
+	if err := s.openKeyring(ctx, kr.Version); err != nil {
+		return nil, err
+	}
+	if s.keyring, err = s.trust.Keys(); err != nil {
+		return nil, fmt.Errorf("keyring: %w", err)
+	}
+	if !slices.ContainsFunc(s.keyring.Roles.Release, func(r manifest.ReleaseRole) bool { return r.Key == p.cfg.Release.KeyID() }) {
+		return nil, fmt.Errorf("release key %.12s… is not a release key of keyring %d: %w", p.cfg.Release.KeyID(), s.keyring.Version, manifest.ErrSignature)
+	}
+	if r := p.cfg.Rollout; r != nil && !slices.Contains(s.keyring.Roles.Rollout, r.KeyID()) {
+		return nil, fmt.Errorf("rollout key %.12s… is not a rollout key of keyring %d: %w", r.KeyID(), s.keyring.Version, manifest.ErrSignature)
+	}
+	if s.storeID, err = openStoreID(ctx, p.cfg.Store); err != nil {
+		return nil, err
+	}
+	s.trust.Store = s.storeID
+	return s, nil
+}
+
+// openKeyring puts the given keyring into an empty store, or checks that the store's begins with it, and follows the store's to the newest.
+func (s *session) openKeyring(ctx context.Context, version uint64) error {
+	st := s.cfg.Store
+	key := manifest.KeyKeyring(version)
+	versions, err := keyringVersions(ctx, st)
+	if err != nil {
+		return err
+	}
+	if len(versions) == 0 {
+		// One conditional write commits a release: a store that ignores the condition is found out before the first object.
+		if err := store.CheckCAS(ctx, st); err != nil {
+			return fmt.Errorf("%w; nothing was published", err)
+		}
+		_, err := st.Create(ctx, key, s.cfg.Keyring)
+		if err != nil && !errors.Is(err, store.ErrExists) {
+			return fmt.Errorf("put the keyring into the empty store %s: %w", st.URL(), err)
+		}
+		if versions, err = keyringVersions(ctx, st); err != nil {
+			return err
+		}
+	}
+	if newest := versions[len(versions)-1]; newest < version {
+		return fmt.Errorf("store %s has keyring %d, and the one given is %d: %w: give the store's own, or put %s there first", st.URL(), newest, version, manifest.ErrKeyring, key)
+	}
+	if !slices.Contains(versions, version) {
+		return fmt.Errorf("store %s has no %s, only later ones: %w; check it with muster fsck", st.URL(), key, manifest.ErrKeyring)
+	}
+	for _, v := range versions[slices.Index(versions, version):] {
+		key := manifest.KeyKeyring(v)
+		obj, err := st.Get(ctx, key, manifest.MaxKeyringBytes)
+		if err != nil {
+			return fmt.Errorf("read keyring: %w", err)
+		}
+		if v == version {
+			if !bytes.Equal(obj.Data, s.cfg.Keyring) {
+				return fmt.Errorf("%s in store %s is another keyring than the one given: %w; these are keys of another store", key, st.URL(), manifest.ErrKeyring)
+			}
+			continue
+		}
+		if s.trust, err = s.trust.AcceptKeyring(obj.Data); err != nil {
+			return fmt.Errorf("%s in store %s: %w", key, st.URL(), err)
+		}
+	}
+	return nil
+}
+
+// keyringVersions lists the versions of the store's keyrings, ascending. What is not named like a keyring is left to fsck.
+func keyringVersions(ctx context.Context, st store.Reader) ([]uint64, error) {
+	infos, err := listAll(ctx, st, manifest.PrefixKeyrings)
+	if err != nil {
+		return nil, err
+	}
+	var versions []uint64
+	for _, info := range infos {
+		if v, ok := parseKeyringKey(info.Key); ok {
+			versions = append(versions, v)
+		}
+	}
+	slices.Sort(versions)
+	return versions, nil
+}
+
+func parseKeyringKey(key string) (uint64, bool) {
+	name, ok := strings.CutSuffix(strings.TrimPrefix(key, manifest.PrefixKeyrings), ".json")
+	v, err := strconv.ParseUint(name, 10, 64)
+	return v, ok && err == nil && manifest.KeyKeyring(v) == key
+}
+
+// openStoreID reads store.json, or creates it with a random id. Of many publishers one is first, and all use its id.
+func openStoreID(ctx context.Context, st store.Store) (string, error) {
+	id, err := readStoreID(ctx, st)
+	if !errors.Is(err, store.ErrNotFound) {
+		return id, err
+	}
+	var random [16]byte
+	rand.Read(random[:]) // never fails
+	data, err := wire.Encode(manifest.StoreID{V: manifest.Version, ID: hex.EncodeToString(random[:])})
+	if err != nil {
+		return "", fmt.Errorf("encode %s: %w", manifest.KeyStore, err)
+	}
+	if _, err := st.Create(ctx, manifest.KeyStore, data); err != nil && !errors.Is(err, store.ErrExists) {
+		return "", fmt.Errorf("put the identity into the empty store %s: %w", st.URL(), err)
+	}
+	return readStoreID(ctx, st) // not ours if somebody was first
+}
+
+func readStoreID(ctx context.Context, st store.Reader) (string, error) {
+	obj, err := st.Get(ctx, manifest.KeyStore, manifest.MaxSmallBytes)
+	if err != nil {
+		return "", fmt.Errorf("read the store's identity: %w", err)
+	}
+	id, err := manifest.DecodeStoreID(obj.Data)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", manifest.KeyStore, err)
+	}
+	return id.ID, nil
+}
+
+// listAll lists everything under prefix.
+func listAll(ctx context.Context, st store.Reader, prefix string) ([]store.Info, error) {
+	var all []store.Info
+	for after := ""; ; {
+		page, err := st.List(ctx, prefix, after, pageSize)
+		if err != nil {
+			return nil, fmt.Errorf("list %q: %w", prefix, err)
+		}
+		all = append(all, page...)
+		if len(page) < pageSize {
+			return all, nil
+		}
+		after = page[len(page)-1].Key
+	}
+}
+
+// pageSize is what S3 gives at most.
+const pageSize = 1000

@@ -1,0 +1,188 @@
+package distributor
+
+import (
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+
+	"github.com/muster-config/muster/distributor/manifest"
+	"github.com/muster-config/muster/distributor/store"
+)
+
+// newest reads the newest release that verifies, nil if there is none, and the epoch that comes next. An epoch held by junk is burnt: anybody who may write
+// the bucket can put it there, so it must neither stop publishing nor be taken for a release.
+func (s *session) newest(ctx context.Context) (newest *verified, next uint64, err error) {
+	epochs, err := s.lastEpochs(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	burnt := map[uint64]bool{}
+	for i := len(epochs) - 1; i >= 0; i-- {
+		rel, err := s.at(ctx, epochs[i])
+		if err == nil {
+			newest = rel
+			break
+		}
+		if !errors.Is(err, errJunk) {
+			return nil, 0, err
+		}
+		s.cfg.Log.Warn("epoch is held by junk and skipped", "epoch", epochs[i], "err", err)
+		burnt[epochs[i]] = true
+		if i == 0 && epochs[0] > 1 {
+			// All of the last page is junk: go on with what comes before it.
+			earlier, err := s.epochsBefore(ctx, epochs[0])
+			if err != nil {
+				return nil, 0, err
+			}
+			epochs, i = earlier, len(earlier)
+		}
+	}
+	next = 1
+	if newest != nil {
+		next = newest.Epoch + 1
+	}
+	for burnt[next] {
+		next++
+	}
+	if next > manifest.MaxCounter {
+		return nil, 0, fmt.Errorf("store %s has no epoch left", s.cfg.Store.URL())
+	}
+	return newest, next, nil
+}
+
+// lastEpochs gives the last epochs that have an object, ascending: at most a page. Names have a fixed width, so a long list is not read but searched.
+func (s *session) lastEpochs(ctx context.Context) ([]uint64, error) {
+	page, err := s.epochsAfter(ctx, 0)
+	if err != nil || len(page) < pageSize {
+		return page, err
+	}
+	return s.epochsBefore(ctx, manifest.MaxCounter+1)
+}
+
+// epochsBefore gives, ascending, the epochs with an object in the page's worth of numbers that ends with the last one before bound. Junk may hold numbers far
+// above the genuine ones, so the last one is found by halving: 53 short lists at most.
+func (s *session) epochsBefore(ctx context.Context, bound uint64) ([]uint64, error) {
+	lo, hi := uint64(0), bound-1 // the last one is in (lo, hi], or there is none
+	for hi-lo > 1 {
+		mid := lo + (hi-lo)/2
+		first, err := s.cfg.Store.List(ctx, manifest.PrefixReleases, manifest.KeyRelease(mid), 1)
+		if err != nil {
+			return nil, fmt.Errorf("list releases: %w", err)
+		}
+		if len(first) > 0 && first[0].Key < manifest.KeyRelease(bound) {
+			lo = mid
+		} else {
+			hi = mid
+		}
+	}
+	page, err := s.epochsAfter(ctx, hi-min(hi, pageSize))
+	if err != nil {
+		return nil, err
+	}
+	for len(page) > 0 && page[len(page)-1] >= bound {
+		page = page[:len(page)-1]
+	}
+	return page, nil
+}
+
+func (s *session) epochsAfter(ctx context.Context, epoch uint64) ([]uint64, error) {
+	after := ""
+	if epoch > 0 {
+		after = manifest.KeyRelease(epoch)
+	}
+	infos, err := s.cfg.Store.List(ctx, manifest.PrefixReleases, after, pageSize)
+	if err != nil {
+		return nil, fmt.Errorf("list releases: %w", err)
+	}
+	var epochs []uint64
+	for _, info := range infos {
+		if e, ok := manifest.ParseReleaseKey(info.Key); ok {
+			epochs = append(epochs, e)
+		}
+	}
+	return epochs, nil
+}
+
+// errJunk says that what holds an epoch is not a release of this store.
+var errJunk = errors.New("not a release of this store")
+
+// at reads the release of an epoch. errJunk if no release key of the keyring signed it for this place; a signed one that cannot be read is an error, since to
+// go on without it would build on an older state.
+func (s *session) at(ctx context.Context, epoch uint64) (*verified, error) {
+	if rel, ok := s.releases[epoch]; ok {
+		return rel, nil
+	}
+	key := manifest.KeyRelease(epoch)
+	obj, err := s.cfg.Store.Get(ctx, key, manifest.MaxReleaseBytes)
+	switch {
+	case errors.Is(err, store.ErrTooLarge):
+		return nil, fmt.Errorf("%s: %w: %w", key, errJunk, err)
+	case err != nil:
+		return nil, fmt.Errorf("read release %d: %w", epoch, err)
+	}
+	rel, err := checkRelease(s.keyring, s.storeID, epoch, obj.Data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", key, err)
+	}
+	s.releases[epoch] = rel
+	return rel, nil
+}
+
+// checkRelease verifies the bytes that hold an epoch.
+func checkRelease(k manifest.Keyring, storeID string, epoch uint64, data []byte) (*verified, error) {
+	rel, digest, err := manifest.VerifyRelease(k, data)
+	if err != nil {
+		if signed(k, data) {
+			return nil, fmt.Errorf("signed by a release key, but cannot be read: %w; it may be from a newer muster: upgrade, or check the store with muster fsck", err)
+		}
+		return nil, fmt.Errorf("%w: %w", errJunk, err)
+	}
+	switch {
+	case rel.Store != storeID || rel.Repo != k.Repo:
+		return nil, fmt.Errorf("%w: it is release %d of another store or repo: %w", errJunk, rel.Epoch, manifest.ErrForeign)
+	case rel.Epoch != epoch:
+		return nil, fmt.Errorf("%w: it is a copy of release %d", errJunk, rel.Epoch)
+	}
+	return &verified{rel, digest}, nil
+}
+
+// signed reports whether a release key of the keyring made a valid signature on data, whatever it says.
+func signed(k manifest.Keyring, data []byte) bool {
+	env, err := manifest.ParseEnvelope(data)
+	if err != nil {
+		return false
+	}
+	keys := map[string]ed25519.PublicKey{}
+	for _, r := range k.Roles.Release {
+		if pub, ok := k.Keys[r.Key]; ok && len(pub.Public) == ed25519.PublicKeySize && r.LastEpoch == 0 {
+			keys[r.Key] = pub.Public
+		}
+	}
+	_, err = env.VerifySignatures(manifest.KindRelease, keys)
+	return err == nil
+}
+
+// statement gives the plain statement that stands for a cohort after rel, with its envelope; nil if there is none.
+func (s *session) statement(ctx context.Context, rel *verified, cohort string) (*manifest.Envelope, *manifest.VerifiedStatement, error) {
+	part, ok := rel.Cohorts[cohort]
+	if !ok || part.Epoch == 0 {
+		return nil, nil, nil
+	}
+	in := rel
+	if part.Epoch != rel.Epoch {
+		var err error
+		if in, err = s.at(ctx, part.Epoch); err != nil {
+			return nil, nil, fmt.Errorf("release %d, which stands for cohort %s: %w; check the store with muster fsck", part.Epoch, cohort, err)
+		}
+	}
+	env := in.Cohorts[cohort].Statement
+	if env == nil {
+		return nil, nil, fmt.Errorf("release %d has no statement for cohort %s, which release %d says stands: %w; check the store with muster fsck", part.Epoch, cohort, rel.Epoch, ErrDamaged)
+	}
+	st, err := manifest.VerifyStatement(s.keyring, env)
+	if err != nil {
+		return nil, nil, fmt.Errorf("statement of cohort %s in release %d: %w", cohort, part.Epoch, err)
+	}
+	return env, st, nil
+}
