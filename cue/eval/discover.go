@@ -1,0 +1,133 @@
+package eval
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/muster-config/muster/cue/eval/layer"
+	"github.com/muster-config/muster/distributor/manifest"
+)
+
+// service is one directory under services/ as its files say, before CUE.
+type service struct {
+	name     string
+	dir      string
+	base     *layerFile
+	overlays map[string]map[string]*layerFile // label → value
+	cue      []string
+}
+
+// layerFile is one layer that is a file.
+type layerFile struct {
+	path  string
+	label string // "" for base
+	value string
+	node  *layer.Node // nil when it could not be read
+}
+
+// discover finds and reads the layers of a service.
+func (t *tree) discover(name string, policy *manifest.Policy) (*service, []Problem) {
+	s := &service{name: name, dir: "services/" + name, overlays: map[string]map[string]*layerFile{}}
+	s.cue = t.cueFiles(s.dir)
+	var problems []Problem
+	fail := func(severity Severity, file, format string, args ...any) {
+		problems = append(problems, Problem{Severity: severity, Service: name, Message: fmt.Sprintf(format, args...), SetAt: []Pos{{File: file}}})
+	}
+	read := func(f *layerFile) *layerFile {
+		n, errs := layer.Read(f.path, t.files[f.path], f.label == "")
+		problems = append(problems, fromLayer(name, errs)...)
+		f.node = n
+		return f
+	}
+	overlays := s.dir + "/overlays"
+	for _, file := range t.under(s.dir) {
+		base := path.Base(file)
+		ext := path.Ext(base)
+		stem := strings.TrimSuffix(base, ext)
+		switch {
+		case path.Dir(file) == s.dir && stem == "base" && layer.IsLayer(base):
+			switch {
+			case s.base != nil:
+				fail(SeverityError, file, "a second base: %s is there already", s.base.path)
+			default:
+				s.base = read(&layerFile{path: file})
+			}
+		case path.Dir(file) == s.dir && stem == "base" && ext != ".cue":
+			fail(SeverityError, file, "not read: base is base.yaml or base.json")
+		case !strings.HasPrefix(file, overlays+"/"):
+		case base == ".gitkeep" || ext == ".md":
+		case ext == ".cue":
+			fail(SeverityError, file, "not read: an overlay in CUE is `overlay: <label>: <value>: {…}` in the package of %s", s.dir)
+		case !layer.IsLayer(base):
+			fail(SeverityError, file, "not read: an overlay is a .yaml or .json file")
+		case path.Dir(path.Dir(file)) != overlays:
+			fail(SeverityError, file, "not read: an overlay is overlays/<label>/<value>.yaml")
+		default:
+			label := path.Base(path.Dir(file))
+			problem, severity := s.misplaced(label, stem, policy)
+			if problem != "" {
+				fail(severity, file, "%s", problem)
+				if severity == SeverityError {
+					continue
+				}
+			}
+			if s.overlays[label] == nil {
+				s.overlays[label] = map[string]*layerFile{}
+			}
+			if other := s.overlays[label][stem]; other != nil {
+				fail(SeverityError, file, "a second overlay for %s=%s: %s is there already", label, stem, other.path)
+				continue
+			}
+			s.overlays[label][stem] = read(&layerFile{path: file, label: label, value: stem})
+		}
+	}
+	if s.base == nil && len(s.cue) == 0 {
+		fail(SeverityError, s.dir, "nothing to render: a service has a base.yaml, or a CUE package")
+	}
+	return s, problems
+}
+
+// misplaced says what is wrong with where an overlay is: a label outside the precedence is an error, a value that no cohort has a warning.
+func (s *service) misplaced(label, value string, policy *manifest.Policy) (string, Severity) {
+	if label == "host" && slices.Contains(policy.Precedence, label) {
+		return "host overlays are not rendered by this version yet", SeverityError
+	}
+	if !slices.Contains(policy.Precedence, label) {
+		msg := fmt.Sprintf("an overlay for the label %q, which is not in the fleet's precedence", label)
+		if near := nearest(label, policy.Precedence); near != "" {
+			msg += fmt.Sprintf(" (did you mean %q?)", near)
+		}
+		return msg, SeverityError
+	}
+	var have []string
+	for name, c := range policy.Cohorts {
+		if v, ok := labelValue(label, name, c.Labels); ok {
+			have = append(have, v)
+		}
+	}
+	if slices.Contains(have, value) {
+		return "", ""
+	}
+	msg := fmt.Sprintf("no cohort has %s %q, so this overlay has no effect", label, value)
+	slices.Sort(have)
+	if near := nearest(value, have); near != "" {
+		msg += fmt.Sprintf(" (did you mean %q?)", near)
+	}
+	return msg, SeverityWarning
+}
+
+// files are the layers of the service that are files, base first.
+func (s *service) files() []*layerFile {
+	var out []*layerFile
+	if s.base != nil {
+		out = append(out, s.base)
+	}
+	for _, label := range sorted(s.overlays) {
+		for _, value := range sorted(s.overlays[label]) {
+			out = append(out, s.overlays[label][value])
+		}
+	}
+	return out
+}

@@ -1,0 +1,151 @@
+package layer
+
+import (
+	"bytes"
+	"path"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"cuelang.org/go/cue/token"
+)
+
+// Later lists formats that belong to the convention and have no reader yet.
+var later = map[string]string{".toml": "TOML", ".env": "env"}
+
+// IsLayer reports whether a file of this name can be a layer, now or later.
+func IsLayer(name string) bool {
+	ext := path.Ext(name)
+	return ext == ".yaml" || ext == ".json" || later[ext] != ""
+}
+
+// Read parses one layer file; name is its path from the root, whose extension gives the format. A blank file is an empty layer. In an
+// overlay (base is false) null deletes.
+func Read(name string, data []byte, base bool) (*Node, []*Error) {
+	r := &reader{name: name, data: data, base: base}
+	if err := r.encoding(); err != nil {
+		return nil, []*Error{err}
+	}
+	r.file = token.NewFile(name, -1, len(r.data))
+	r.file.SetLinesForContent(r.data)
+	var root *Node
+	switch ext := path.Ext(name); {
+	case ext == ".yaml":
+		root = r.yaml()
+	case ext == ".json":
+		root = r.json()
+	case later[ext] != "":
+		r.errs = append(r.errs, &Error{Msg: later[ext] + " layers are not read by this version yet: write it as YAML", At: []token.Position{{Filename: name}}})
+	default:
+		r.errs = append(r.errs, &Error{Msg: "not a layer: its name must end in .yaml or .json", At: []token.Position{{Filename: name}}})
+	}
+	if len(r.errs) > 0 {
+		return nil, r.errs
+	}
+	if root == nil {
+		root = &Node{Kind: Struct, Fields: map[string]*Node{}, Pos: r.at(0)}
+	}
+	if root.Kind != Struct {
+		return nil, []*Error{{Msg: "a layer is a struct (key: value), not " + root.What(), At: []token.Position{root.Pos.Position()}}}
+	}
+	return root, nil
+}
+
+// What names the kind of a value, with its article.
+func (n *Node) What() string {
+	switch n.Kind {
+	case Struct:
+		return "a struct"
+	case List:
+		return "a list"
+	case Delete:
+		return "null"
+	}
+	return What(n.Value)
+}
+
+type reader struct {
+	name string
+	data []byte
+	base bool
+	file *token.File
+	errs []*Error
+}
+
+var (
+	bom8  = []byte("\xef\xbb\xbf")
+	bom16 = [][]byte{{0xfe, 0xff}, {0xff, 0xfe}}
+)
+
+// encoding lets nothing pass but UTF-8 text; a byte order mark is skipped (positions count without it).
+func (r *reader) encoding() *Error {
+	at := func(offset int) []token.Position {
+		line := 1 + bytes.Count(r.data[:offset], []byte("\n"))
+		return []token.Position{{Filename: r.name, Line: line, Column: offset - bytes.LastIndexByte(r.data[:offset], '\n')}}
+	}
+	r.data = bytes.TrimPrefix(r.data, bom8)
+	for _, bom := range bom16 {
+		if bytes.HasPrefix(r.data, bom) {
+			return &Error{Msg: "UTF-16 or UTF-32, but a layer is UTF-8", At: at(0)}
+		}
+	}
+	if i := bytes.IndexByte(r.data, 0); i >= 0 {
+		return &Error{Msg: "a NUL byte: a layer is UTF-8 text", At: at(i)}
+	}
+	if !utf8.Valid(r.data) {
+		i := 0
+		for i < len(r.data) {
+			c, n := utf8.DecodeRune(r.data[i:])
+			if c == utf8.RuneError && n <= 1 {
+				break
+			}
+			i += n
+		}
+		return &Error{Msg: "not UTF-8", At: at(i)}
+	}
+	return nil
+}
+
+// at is the position of a byte offset.
+func (r *reader) at(offset int) token.Pos {
+	return r.file.Pos(max(0, min(offset, len(r.data))), token.NoRelPos)
+}
+
+func (r *reader) fail(path []string, msg string, at ...token.Pos) {
+	e := &Error{Path: slices.Clone(path), Msg: msg}
+	for _, p := range at {
+		e.At = append(e.At, p.Position())
+	}
+	r.errs = append(r.errs, e)
+}
+
+// null is what a null is here: a value in base and in lists, a deletion in an overlay's struct.
+func (r *reader) null(inList bool, pos token.Pos) *Node {
+	if r.base || inList {
+		return &Node{Kind: Scalar, Pos: pos}
+	}
+	return &Node{Kind: Delete, Pos: pos}
+}
+
+// put adds a field and refuses a second one of the same name, equal or not.
+func (r *reader) put(path []string, n *Node, key string, f *Node, keyPos token.Pos) {
+	if first, ok := n.Fields[key]; ok {
+		r.fail(slices.Concat(path, []string{key}), "set twice in one file", keyPos, first.KeyPos)
+		return
+	}
+	if f != nil {
+		f.KeyPos = keyPos
+		n.Fields[key] = f
+	}
+}
+
+// blank reports whether text has nothing but space, comments and document markers.
+func blank(data []byte) bool {
+	for line := range strings.Lines(string(data)) {
+		line = strings.TrimSpace(line)
+		if line != "" && line != "---" && line != "..." && line[0] != '#' {
+			return false
+		}
+	}
+	return true
+}

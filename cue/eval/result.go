@@ -1,0 +1,100 @@
+// Package eval turns the tree of a config repo into files: it merges layers in Go, lets CUE validate and compute, and writes canonical
+// files. It is the only importer of cuelang.org/go. Evaluation runs in a child process, since it cannot be cancelled: what crosses the
+// border is plain data (Request, Result).
+package eval
+
+import (
+	"time"
+
+	"github.com/muster-config/muster/distributor/manifest"
+)
+
+// EvaluatorVersion names what rendered: "muster <line> cue <version>". Another value may render other bytes.
+var EvaluatorVersion = "muster 0.1 cue v0.17.1"
+
+// TreeFile is one regular file of a commit's tree (symlinks already followed by pipeline/source). Path is slash-separated from the root.
+type TreeFile struct {
+	Path string
+	Data []byte
+}
+
+// Request is what the child is asked.
+type Request struct {
+	Files []TreeFile
+	// Services and Cohorts narrow the work; empty means all.
+	Services []string
+	Cohorts  []string
+	// Epochs gives release.epoch by cohort (or "cohort/host" for a variant), then service; missing means 0.
+	Epochs map[string]map[string]uint64
+	// FilesToo is false for validate: check only, render nothing.
+	FilesToo bool
+}
+
+// Limits bound one evaluation. The zero value means the defaults.
+type Limits struct {
+	Wall   time.Duration // default 60s
+	Memory int64         // bytes, RLIMIT_DATA of the child; default 4 GiB
+	Output int64         // bytes of the answer; default 512 MiB
+}
+
+// Result is what the child answers. Order is stable: problems by service, path, position; units by service, cohort, host.
+type Result struct {
+	Policy   manifest.Policy
+	Units    []Unit
+	Problems []Problem
+}
+
+// Failed reports whether any problem is an error.
+func (r *Result) Failed() bool {
+	for _, p := range r.Problems {
+		if p.Severity == SeverityError {
+			return true
+		}
+	}
+	return false
+}
+
+// Unit is one service rendered for one cohort, or for one host of it whose files differ.
+type Unit struct {
+	Service   string
+	Cohort    string
+	Host      string // "" for the cohort
+	Files     []File
+	Evidence  manifest.Grade // required grade (`confirm`)
+	UsesEpoch bool           // refers to release.epoch: must be rendered again once the service epoch is known
+}
+
+// File is one rendered file; Name is relative to the service's directory in the bundle. Mode is permission bits.
+type File struct {
+	Name string
+	Mode uint32
+	Data []byte
+}
+
+// Severity of a problem.
+type Severity string
+
+// Severities. Only errors refuse.
+const (
+	SeverityError   Severity = "error"
+	SeverityWarning Severity = "warning"
+	SeverityNotice  Severity = "notice"
+)
+
+// Pos is a place in the tree; File is a path from the root, Line and Col count from 1; zero means unknown.
+type Pos struct {
+	File string `json:"file"`
+	Line int    `json:"line"`
+	Col  int    `json:"col"`
+}
+
+// Problem is one finding, folded over the cohorts that have it. It never carries the value of a secret.
+type Problem struct {
+	Severity Severity `json:"severity"`
+	Service  string   `json:"service,omitempty"` // "" for the fleet or the tree
+	Cohorts  []string `json:"cohorts"`           // sorted; empty when it is not about a cohort
+	Path     string   `json:"path"`              // dotted, of the values: "limits.cpus"; "" for a whole file
+	Message  string   `json:"message"`           // one line: `"verbose" is not one of "info", "debug"`
+	SetAt    []Pos    `json:"set_at"`
+	SchemaAt []Pos    `json:"schema_at"`
+}

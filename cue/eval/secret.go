@@ -1,0 +1,166 @@
+package eval
+
+import (
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"cuelang.org/go/cue"
+	"cuelang.org/go/cue/ast"
+	"cuelang.org/go/cue/build"
+	"cuelang.org/go/cue/token"
+
+	"github.com/muster-config/muster/cue/eval/encode"
+	"github.com/muster-config/muster/cue/eval/layer"
+)
+
+// secretName matches keys whose values are taken for secrets, with a schema or without.
+var secretName = regexp.MustCompile(`(?i)password|passwd|secret|token|private_?-?key|dsn|credential`)
+
+// secretRef matches what may stand under a field marked @secret(): where the host has the secret, not the secret.
+var secretRef = regexp.MustCompile(`^(/|%d/|\$\{?CREDENTIALS_DIRECTORY\}?/|(file|systemd|vault|exec):).`)
+
+// secrets knows what of one service must never be printed: by the name of a key, by the schema's mark, and, as a last net over every
+// message, by the texts themselves.
+type secrets struct {
+	marks bool // some schema of the service uses @secret()
+	texts map[string]bool
+}
+
+func newSecrets() *secrets { return &secrets{texts: map[string]bool{}} }
+
+// isSecret reports whether the value at path is one; s is its schema, which may not exist. A mark counts for all below it.
+func (x *secrets) isSecret(path []string, s cue.Value) bool {
+	return slices.ContainsFunc(path, secretName.MatchString) || x.marks && marked(s)
+}
+
+func marked(v cue.Value) bool {
+	return v.Exists() && slices.ContainsFunc(v.Attributes(cue.FieldAttr), func(a cue.Attribute) bool { return a.Name() == "secret" })
+}
+
+// learn remembers the values of a layer that must not be printed.
+func (x *secrets) learn(n *layer.Node, at func(path []string) cue.Value) {
+	n.Walk(func(path []string, n *layer.Node) {
+		if n.Kind != layer.Scalar {
+			return
+		}
+		secret := slices.ContainsFunc(path, secretName.MatchString)
+		for i := 1; !secret && x.marks && i <= len(path); i++ {
+			secret = marked(at(path[:i]))
+		}
+		if !secret {
+			return
+		}
+		switch v := n.Value.(type) {
+		case string:
+			x.add(v)
+		case encode.Number:
+			x.add(string(v))
+		}
+	})
+}
+
+func (x *secrets) add(text string) {
+	if len(text) >= 3 && text != "true" && text != "false" && text != "null" {
+		x.texts[text] = true
+		if q := strconv.Quote(text); q[1:len(q)-1] != text {
+			x.texts[q[1:len(q)-1]] = true
+		}
+	}
+}
+
+// learnPackage looks through a package's syntax: for marks in it and in what it imports, and for literals under fields that are secrets.
+func (x *secrets) learnPackage(inst *build.Instance) {
+	seen := map[*build.Instance]bool{}
+	var visit func(i *build.Instance)
+	visit = func(i *build.Instance) {
+		if i == nil || seen[i] {
+			return
+		}
+		seen[i] = true
+		for _, f := range i.Files {
+			ast.Walk(f, func(n ast.Node) bool {
+				field, ok := n.(*ast.Field)
+				if !ok {
+					return true
+				}
+				name, _, _ := ast.LabelName(field.Label)
+				mark := slices.ContainsFunc(field.Attrs, func(a *ast.Attribute) bool { return strings.HasPrefix(a.Text, "@secret(") })
+				x.marks = x.marks || mark
+				if mark || secretName.MatchString(name) {
+					ast.Walk(field.Value, func(n ast.Node) bool {
+						if u, ok := n.(*ast.UnaryExpr); ok && u.Op != token.SUB && u.Op != token.MUL {
+							return false // a bound or a pattern is the schema's own, and the reason that a message gives
+						}
+						if lit, ok := n.(*ast.BasicLit); ok && (lit.Kind == token.STRING || lit.Kind == token.INT || lit.Kind == token.FLOAT) {
+							x.add(strings.Trim(lit.Value, `"'#`))
+						}
+						return true
+					}, nil)
+				}
+				return true
+			}, nil)
+		}
+		for _, dep := range i.Imports {
+			visit(dep)
+		}
+	}
+	visit(inst)
+}
+
+// scrub takes the secrets out of messages, longest first.
+func (x *secrets) scrub(problems []Problem) {
+	texts := slices.SortedFunc(maps.Keys(x.texts), func(a, b string) int {
+		if len(a) != len(b) {
+			return len(b) - len(a)
+		}
+		return strings.Compare(a, b)
+	})
+	for i := range problems {
+		for _, t := range texts {
+			problems[i].Message = strings.ReplaceAll(problems[i].Message, t, "(secret)")
+		}
+	}
+}
+
+// literals finds texts under fields marked @secret() that are not references: a secret stays out of the repo.
+func (x *secrets) literals(service string, v cue.Value, n *layer.Node) []Problem {
+	if !x.marks {
+		return nil
+	}
+	var out []Problem
+	var visit func(path []string, v cue.Value, secret bool)
+	visit = func(path []string, v cue.Value, secret bool) {
+		secret = secret || marked(v)
+		switch v.IncompleteKind() {
+		case cue.StructKind:
+			it, err := v.Fields()
+			for err == nil && it.Next() {
+				visit(slices.Concat(path, []string{it.Selector().Unquoted()}), it.Value(), secret)
+			}
+		case cue.ListKind:
+			it, err := v.List()
+			for i := 0; err == nil && it.Next(); i++ {
+				visit(slices.Concat(path, []string{strconv.Itoa(i)}), it.Value(), secret)
+			}
+		default:
+			v, _ = v.Default()
+			s, err := v.String()
+			if !secret || err == nil && (s == "" || secretRef.MatchString(s)) || v.IsNull() {
+				return
+			}
+			p := Problem{
+				Severity: SeverityError, Service: service, Path: layer.PathText(path), SchemaAt: positions(v.Pos()),
+				Message: "a secret stays out of the repo: give the absolute path where the host has it",
+			}
+			if at := n.At(path); at != nil {
+				p.SetAt = positions(at.Pos)
+			}
+			out = append(out, p)
+		}
+	}
+	visit(nil, v, false)
+	return out
+}
