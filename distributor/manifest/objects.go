@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// The names of all objects in a store (DESIGN.md section 5). No other package writes a key by hand.
+// The names of all objects in a store. No other package writes a key by hand.
 
 // KeyStore is the store's identity document.
 const KeyStore = "store.json"

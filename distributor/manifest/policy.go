@@ -1,6 +1,13 @@
 package manifest
 
-// Policy is the fleet section of a config repo (CONFIG-REPO.md "fleet") as a release carries it. Defaults are filled in.
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// Policy is the fleet section of a config repo (docs/formats.md) as a release carries it. Defaults are filled in.
 type Policy struct {
 	Muster     string                   `json:"muster,omitempty"` // evaluator line, "0.1"
 	Precedence []string                 `json:"precedence"`
@@ -41,7 +48,7 @@ type Inventory struct {
 	HTTP string `json:"http,omitempty"`
 }
 
-// RolloutPolicy is how a cohort takes a new release (CONFIG-REPO.md "fleet", DESIGN.md section 8).
+// RolloutPolicy is how a cohort takes a new release (docs/formats.md).
 type RolloutPolicy struct {
 	Waves         []Wave          `json:"waves"`
 	Gates         map[string]Gate `json:"gates"`
@@ -81,4 +88,93 @@ type Gate struct {
 // GateCompare compares the canary with the concurrent control group.
 type GateCompare struct {
 	Ratio float64 `json:"ratio"`
+}
+
+// Validate checks the shape of a policy; what a person may write is checked where it is evaluated, with a place.
+func (p *Policy) Validate() error {
+	var c check
+	c.that(len(p.Precedence) > 0 && len(p.Precedence) <= 100, "precedence: not 1 to 100 labels")
+	for _, l := range p.Precedence {
+		for _, part := range strings.Split(l, "+") {
+			c.name("precedence", part)
+		}
+	}
+	for name, co := range p.Cohorts {
+		c.name("cohorts", name)
+		c.in("cohorts."+name+".labels", validLabels(co.Labels))
+		for _, s := range co.Services {
+			c.name("services", s)
+		}
+		for _, h := range co.Hosts.List {
+			c.that(ValidHost(h), "cohorts.%s.hosts.list: %.80q is not a host name", name, h)
+		}
+		if e := co.Hosts.Expect; e != nil {
+			c.that(e.Min >= 0 && e.Max >= e.Min, "cohorts.%s.hosts.expect: out of range", name)
+		}
+		_, ok := p.Rollouts[co.Rollout]
+		c.that(ok, "cohorts.%s.rollout: %.80q is not defined", name, co.Rollout)
+		c.text("description", co.Description)
+		if co.RetireAfter != "" {
+			c.duration("retire_after", co.RetireAfter)
+		}
+	}
+	for name, r := range p.Rollouts {
+		c.name("rollouts", name)
+		c.in("rollouts."+name, r.Validate())
+	}
+	return c.err
+}
+
+// Validate checks the shape of a rollout policy.
+func (r *RolloutPolicy) Validate() error {
+	var c check
+	c.that(len(r.Waves) >= 1 && len(r.Waves) <= 100, "waves: not 1 to 100")
+	for i, w := range r.Waves {
+		n := 0
+		for _, set := range []bool{w.Percent != 0, w.Count != 0, len(w.Match) > 0} {
+			if set {
+				n++
+			}
+		}
+		c.that(n == 1, "waves.%d: needs exactly one of percent, count, match", i)
+		c.that(w.Percent >= 0 && w.Percent <= 100 && w.Count >= 0 && w.Min >= 0, "waves.%d: out of range", i)
+		c.in(fmt.Sprintf("waves.%d.match", i), validLabels(w.Match))
+		c.duration(fmt.Sprintf("waves.%d.bake", i), w.Bake)
+	}
+	for name, g := range r.Gates {
+		c.name("gates", name)
+		c.that((g.Prometheus != "") != (g.HTTP != ""), "gates.%s: needs exactly one of prometheus, http", name)
+		c.that(g.Min != nil || g.Max != nil || g.Compare != nil, "gates.%s: needs a bound or a comparison", name)
+		c.duration("gates."+name+".every", g.Every)
+		c.that(g.Compare == nil || g.Compare.Ratio > 0, "gates.%s.compare.ratio: not above 0", name)
+		c.text("gates."+name, g.Prometheus+g.HTTP)
+		c.that(g.Fails >= 1, "gates.%s.fails: less than 1", name)
+		c.that(g.NoData == "wait" || g.NoData == "fail", "gates.%s.no_data: not wait or fail", name)
+	}
+	c.that(r.MinReported >= 0 && r.MinReported <= 1 && !math.IsNaN(r.MinReported), "min_reported: not 0 to 1")
+	c.that(r.MaxFailed >= 0, "max_failed: negative")
+	c.that(validShare(r.MaxInFlight), "max_in_flight: not a share of 1%% to 100%%, nor a count")
+	for _, n := range r.ApproveBefore {
+		c.that(n >= 1, "approve_before: not a wave")
+	}
+	c.that(len(r.Windows) <= 100, "windows: more than 100")
+	for _, w := range r.Windows {
+		c.text("windows", w)
+	}
+	c.duration("spread", r.Spread)
+	c.duration("timeout", r.Timeout)
+	c.that(r.OnFailure == "rollback" || r.OnFailure == "halt", "on_failure: not rollback or halt")
+	c.duration("watch", r.Watch)
+	return c.err
+}
+
+// validShare reports whether s is "10%" or a count of at least 1.
+func validShare(s string) bool {
+	digits, share := strings.CutSuffix(s, "%")
+	n, err := strconv.ParseFloat(digits, 64)
+	if share {
+		return err == nil && n > 0 && n <= 100
+	}
+	k, err := strconv.Atoi(s)
+	return err == nil && k >= 1
 }

@@ -49,7 +49,7 @@ type Resolution struct {
 func (r Resolution) Epoch() uint64 { return r.Statement.Epoch }
 
 // Resolve says which release a host runs under a head now. Pure: agent, collector, controller, CLI and page call this one function.
-// Precedence: hold, override, wave, baseline (DESIGN.md section 5). Under an override the host runs the manifest's overridden statement of
+// Precedence: hold, override, wave, baseline. Under an override the host runs the manifest's overridden statement of
 // the epoch that the waves assign, or else the override's own first statement.
 func Resolve(v *View, host Host, now time.Time) (Resolution, error) {
 	a, from, ok := assigned(v, host, now)

@@ -84,6 +84,16 @@ func TestResolve(t *testing.T) {
 		t.Errorf("empty view: %v", err)
 	}
 
+	// Strictly less: the host at the threshold is not under it.
+	for shift, want := range map[uint64]uint64{0: 1042, 1: 1043} {
+		_, v := accept(t, newTrust(t), head(t, order(t, 7, func(m *manifest.Manifest) {
+			m.Assign[1].Below = fmt.Sprintf("%016x", manifest.Point("1043", "web-1")+shift)
+		})), now)
+		if r, err := manifest.Resolve(v, manifest.Host{Name: "web-1"}, now); err != nil || r.Epoch() != want {
+			t.Errorf("threshold %d above the host: epoch %d, %v", shift, r.Epoch(), err)
+		}
+	}
+
 	// Variants that live in an object.
 	held, err := manifest.Resolve(view, manifest.Host{Name: "web-4"}, now)
 	if err != nil || held.Variants == nil {

@@ -2,9 +2,11 @@ package manifest_test
 
 import (
 	"bytes"
+	"crypto/ed25519"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -264,6 +266,9 @@ func TestAcceptHeadEquivocation(t *testing.T) {
 		refuse(t, s, encode(t, head(t, order(t, 200, func(m *manifest.Manifest) {
 			m.Statements, m.Assign = []manifest.Envelope{twin(2050)}, []manifest.Assignment{{Epoch: 2050, Why: "all"}}
 		}))), manifest.ErrEquivocation, "epoch 2050")
+		refuse(t, s, encode(t, head(t, order(t, 200, func(m *manifest.Manifest) {
+			m.Statements, m.Assign = []manifest.Envelope{twin(2098)}, []manifest.Assignment{{Epoch: 2098, Why: "all"}}
+		}))), manifest.ErrEquivocation, "epoch 2098")
 		// Also an epoch far below the remembered ones is held, once it was seen again.
 		s, _ = accept(t, s, head(t, order(t, 200)), now)
 		refuse(t, s, encode(t, head(t, order(t, 201, func(m *manifest.Manifest) { m.Statements[1] = twin(1043) }))), manifest.ErrEquivocation, "epoch 1043")
@@ -569,5 +574,27 @@ func TestKeyrings(t *testing.T) {
 	}
 	if _, err := (manifest.TrustState{Repo: repo}).Keys(); !errors.Is(err, manifest.ErrKeyring) {
 		t.Errorf("no keyring: %v", err)
+	}
+}
+
+// One key under two names is one key, and a name that is not the key's own is none.
+func TestVerifySignaturesCountsKeys(t *testing.T) {
+	e := seal(t, manifest.KindManifest, order(t, 7), rolloutKey, newRolloutKey)
+	e.Signatures = append(e.Signatures, e.Signatures[0], manifest.Signature{KeyID: "alias", Sig: e.Signatures[0].Sig}, manifest.Signature{KeyID: newRolloutKey.KeyID(), Sig: e.Signatures[0].Sig})
+	all := map[string]ed25519.PublicKey{rolloutKey.KeyID(): rolloutKey.Public(), newRolloutKey.KeyID(): newRolloutKey.Public(), "alias": rolloutKey.Public()}
+	want := []string{rolloutKey.KeyID(), newRolloutKey.KeyID()}
+	slices.Sort(want)
+	if ids, err := e.VerifySignatures(manifest.KindManifest, all); err != nil || !slices.Equal(ids, want) {
+		t.Errorf("%v, %v", ids, err)
+	}
+	for name, keys := range map[string]map[string]ed25519.PublicKey{
+		"no keys": nil, "alias only": {"alias": rolloutKey.Public()}, "short key": {rolloutKey.KeyID(): rolloutKey.Public()[:31]}, "other key under its id": {rolloutKey.KeyID(): strangerKey.Public()},
+	} {
+		if ids, err := e.VerifySignatures(manifest.KindManifest, keys); !errors.Is(err, manifest.ErrSignature) || len(ids) != 0 {
+			t.Errorf("%s: %v, %v", name, ids, err)
+		}
+	}
+	if _, err := manifest.Seal(manifest.KindManifest, order(t, 7)); err == nil {
+		t.Error("sealed by nobody")
 	}
 }

@@ -10,7 +10,7 @@ const Version = 1
 // Grade is how well a process is known to run what is on disk, weakest first: disk, reloaded, restarted, process.
 type Grade string
 
-// The grades of evidence (DESIGN.md section 6).
+// The grades of evidence.
 const (
 	GradeDisk      Grade = "disk"      // the files are in place
 	GradeReloaded  Grade = "reloaded"  // the reload hook returned 0
@@ -26,7 +26,8 @@ type Object struct {
 	TarSize int64  `json:"tar_size"` // bytes of the uncompressed tar
 }
 
-// Statement says what one cohort's bundle of one release is. Signed by the release key; an overridden one by an operator key.
+// Statement says what one cohort's bundle of one release is. Signed by the release key; an overridden one by an operator key, or by the release key
+// when a publisher built it anew.
 type Statement struct {
 	V        int              `json:"v"`
 	Store    string           `json:"store"`
@@ -141,7 +142,7 @@ type Assignment struct {
 // Phase is where a cohort's rollout stands.
 type Phase string
 
-// The phases of a rollout (DESIGN.md section 8).
+// The phases of a rollout.
 const (
 	PhaseIdle             Phase = "idle"
 	PhaseAdvancing        Phase = "advancing"

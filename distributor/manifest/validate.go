@@ -1,90 +1,16 @@
 package manifest
 
 import (
-	"crypto/ed25519"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"path"
-	"strconv"
 	"strings"
 	"time"
 	"unicode"
 
 	"github.com/muster-config/muster/distributor/wire"
 )
-
-// document is a payload that can check itself beyond what its types say.
-type document interface{ Validate() error }
-
-// decode reads a payload strictly and checks it. Only verified bytes come here: verify first, decode after.
-func decode[T any, P interface {
-	*T
-	document
-}](kind Kind, data []byte, limit int) (*T, error) {
-	if len(data) > limit {
-		return nil, fmt.Errorf("%w %s: larger than %d bytes", ErrMalformed, kind, limit)
-	}
-	v := new(T)
-	if err := wire.Decode(data, v); err != nil {
-		// A later version has fields that are unknown here: say what helps.
-		var later struct {
-			V int `json:"v"`
-		}
-		if json.Unmarshal(data, &later) == nil && later.V > Version {
-			err = fmt.Errorf("v: version %d was written by a newer muster, this one reads 1 to %d: upgrade it", later.V, Version)
-		}
-		return nil, fmt.Errorf("%w %s: %w", ErrMalformed, kind, err)
-	}
-	if err := P(v).Validate(); err != nil {
-		return nil, fmt.Errorf("%w %s: %w", ErrMalformed, kind, err)
-	}
-	return v, nil
-}
-
-// DecodeStatement reads a statement's payload.
-func DecodeStatement(data []byte) (*Statement, error) {
-	return decode[Statement](KindStatement, data, MaxSmallBytes)
-}
-
-// DecodeRelease reads a release's payload.
-func DecodeRelease(data []byte) (*Release, error) {
-	return decode[Release](KindRelease, data, MaxReleaseBytes)
-}
-
-// DecodeManifest reads a manifest's payload.
-func DecodeManifest(data []byte) (*Manifest, error) {
-	return decode[Manifest](KindManifest, data, MaxHeadBytes)
-}
-
-// DecodeOverride reads an override's payload.
-func DecodeOverride(data []byte) (*Override, error) {
-	return decode[Override](KindOverride, data, MaxHeadBytes)
-}
-
-// DecodeKeyring reads a keyring's payload.
-func DecodeKeyring(data []byte) (*Keyring, error) {
-	return decode[Keyring](KindKeyring, data, MaxKeyringBytes)
-}
-
-// DecodeHead reads a head without verifying what it carries; Trust does that.
-func DecodeHead(data []byte) (*Head, error) { return decode[Head]("head", data, MaxHeadBytes) }
-
-// DecodeVariants reads a variants object.
-func DecodeVariants(data []byte) (*Variants, error) {
-	return decode[Variants]("variants", data, MaxVariantsBytes)
-}
-
-// DecodeStoreID reads store.json.
-func DecodeStoreID(data []byte) (*StoreID, error) {
-	return decode[StoreID]("store", data, MaxSmallBytes)
-}
-
-// DecodeCommitIndex reads commits/<id>.json.
-func DecodeCommitIndex(data []byte) (*CommitIndex, error) {
-	return decode[CommitIndex]("commit index", data, MaxSmallBytes)
-}
 
 // check collects the first thing that is wrong, so that the rules below read as a list.
 type check struct{ err error }
@@ -385,95 +311,6 @@ func (r *Rollout) Validate() error {
 	return c.err
 }
 
-// Validate checks the shape of a policy; what a person may write is checked where it is evaluated, with a place.
-func (p *Policy) Validate() error {
-	var c check
-	c.that(len(p.Precedence) > 0 && len(p.Precedence) <= 100, "precedence: not 1 to 100 labels")
-	for _, l := range p.Precedence {
-		for _, part := range strings.Split(l, "+") {
-			c.name("precedence", part)
-		}
-	}
-	for name, co := range p.Cohorts {
-		c.name("cohorts", name)
-		c.in("cohorts."+name+".labels", validLabels(co.Labels))
-		for _, s := range co.Services {
-			c.name("services", s)
-		}
-		for _, h := range co.Hosts.List {
-			c.that(ValidHost(h), "cohorts.%s.hosts.list: %.80q is not a host name", name, h)
-		}
-		if e := co.Hosts.Expect; e != nil {
-			c.that(e.Min >= 0 && e.Max >= e.Min, "cohorts.%s.hosts.expect: out of range", name)
-		}
-		_, ok := p.Rollouts[co.Rollout]
-		c.that(ok, "cohorts.%s.rollout: %.80q is not defined", name, co.Rollout)
-		c.text("description", co.Description)
-		if co.RetireAfter != "" {
-			c.duration("retire_after", co.RetireAfter)
-		}
-	}
-	for name, r := range p.Rollouts {
-		c.name("rollouts", name)
-		c.in("rollouts."+name, r.Validate())
-	}
-	return c.err
-}
-
-// Validate checks the shape of a rollout policy.
-func (r *RolloutPolicy) Validate() error {
-	var c check
-	c.that(len(r.Waves) >= 1 && len(r.Waves) <= 100, "waves: not 1 to 100")
-	for i, w := range r.Waves {
-		n := 0
-		for _, set := range []bool{w.Percent != 0, w.Count != 0, len(w.Match) > 0} {
-			if set {
-				n++
-			}
-		}
-		c.that(n == 1, "waves.%d: needs exactly one of percent, count, match", i)
-		c.that(w.Percent >= 0 && w.Percent <= 100 && w.Count >= 0 && w.Min >= 0, "waves.%d: out of range", i)
-		c.in(fmt.Sprintf("waves.%d.match", i), validLabels(w.Match))
-		c.duration(fmt.Sprintf("waves.%d.bake", i), w.Bake)
-	}
-	for name, g := range r.Gates {
-		c.name("gates", name)
-		c.that((g.Prometheus != "") != (g.HTTP != ""), "gates.%s: needs exactly one of prometheus, http", name)
-		c.that(g.Min != nil || g.Max != nil || g.Compare != nil, "gates.%s: needs a bound or a comparison", name)
-		c.duration("gates."+name+".every", g.Every)
-		c.that(g.Compare == nil || g.Compare.Ratio > 0, "gates.%s.compare.ratio: not above 0", name)
-		c.text("gates."+name, g.Prometheus+g.HTTP)
-		c.that(g.Fails >= 1, "gates.%s.fails: less than 1", name)
-		c.that(g.NoData == "wait" || g.NoData == "fail", "gates.%s.no_data: not wait or fail", name)
-	}
-	c.that(r.MinReported >= 0 && r.MinReported <= 1 && !math.IsNaN(r.MinReported), "min_reported: not 0 to 1")
-	c.that(r.MaxFailed >= 0, "max_failed: negative")
-	c.that(validShare(r.MaxInFlight), "max_in_flight: not a share of 1%% to 100%%, nor a count")
-	for _, n := range r.ApproveBefore {
-		c.that(n >= 1, "approve_before: not a wave")
-	}
-	c.that(len(r.Windows) <= 100, "windows: more than 100")
-	for _, w := range r.Windows {
-		c.text("windows", w)
-	}
-	c.duration("spread", r.Spread)
-	c.duration("timeout", r.Timeout)
-	c.that(r.OnFailure == "rollback" || r.OnFailure == "halt", "on_failure: not rollback or halt")
-	c.duration("watch", r.Watch)
-	return c.err
-}
-
-// validShare reports whether s is "10%" or a count of at least 1.
-func validShare(s string) bool {
-	digits, share := strings.CutSuffix(s, "%")
-	n, err := strconv.ParseFloat(digits, 64)
-	if share {
-		return err == nil && n > 0 && n <= 100
-	}
-	k, err := strconv.Atoi(s)
-	return err == nil && k >= 1
-}
-
 // Validate checks an override.
 func (o *Override) Validate() error {
 	var c check
@@ -503,51 +340,6 @@ func (o *Override) Validate() error {
 		c.text("ended.by", o.Ended.By)
 		c.text("ended.reason", o.Ended.Reason)
 		c.time("ended.at", o.Ended.At)
-	}
-	return c.err
-}
-
-// Validate checks a keyring: every role names a known key, every key id is its key's own, a key has one role.
-func (k *Keyring) Validate() error {
-	var c check
-	c.version(k.V)
-	c.that(ValidRepo(k.Repo), "repo: not a repository name")
-	c.that(k.Version > 0 && k.Version <= MaxCounter, "version: out of range")
-	c.counter("era", k.Era)
-	c.time("issued", k.Issued)
-	c.that(len(k.Keys) <= 1000, "keys: too many")
-	for id, pub := range k.Keys {
-		c.that(pub.Type == "ed25519" && len(pub.Public) == ed25519.PublicKeySize, "keys.%.12s: not an ed25519 key", id)
-		c.that(KeyIDOf(pub.Public) == id, "keys.%.12s: the id is not the key's own", id)
-		c.text("keys.name", pub.Name)
-	}
-	role := map[string]string{}
-	use := func(name, id string) {
-		_, known := k.Keys[id]
-		c.that(known, "roles.%s: %.12s is not among the keys", name, id)
-		c.that(role[id] == "", "roles.%s: %.12s is already a %s key", name, id, role[id])
-		role[id] = name
-	}
-	for _, id := range k.Roles.Root.Keys {
-		use("root", id)
-	}
-	c.that(k.Roles.Root.Threshold >= 1 && k.Roles.Root.Threshold <= len(k.Roles.Root.Keys), "roles.root.threshold: out of range")
-	for _, r := range k.Roles.Release {
-		use("release", r.Key)
-		c.counter("roles.release.last_epoch", r.LastEpoch)
-	}
-	for _, id := range k.Roles.Rollout {
-		use("rollout", id)
-	}
-	for _, r := range k.Roles.Operator {
-		use("operator", r.Key)
-		c.that(len(r.Cohorts) > 0, "roles.operator: %.12s has no cohorts", r.Key)
-		for _, g := range r.Cohorts {
-			_, err := path.Match(g, "x")
-			c.that(err == nil, "roles.operator: %.80q is not a pattern", g)
-		}
-		d, err := time.ParseDuration(r.MaxTTL)
-		c.that(err == nil && d > 0, "roles.operator.max_ttl: not a duration")
 	}
 	return c.err
 }

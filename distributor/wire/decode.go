@@ -333,16 +333,16 @@ func (d *decoder) any(v reflect.Value) error {
 		return fmt.Errorf("wire: cannot read into %s", v.Type())
 	}
 	var out reflect.Value
-	switch c := d.peek(); {
-	case c == '{':
+	switch d.peek() {
+	case '{':
 		out = reflect.New(reflect.TypeFor[map[string]any]()).Elem()
-	case c == '[':
+	case '[':
 		out = reflect.New(reflect.TypeFor[[]any]()).Elem()
-	case c == '"':
+	case '"':
 		out = reflect.New(reflect.TypeFor[string]()).Elem()
-	case c == 't' || c == 'f':
+	case 't', 'f':
 		out = reflect.New(reflect.TypeFor[bool]()).Elem()
-	case c == 'n':
+	case 'n':
 		return d.word("null")
 	default:
 		if d.kindOf() == "" {

@@ -1,0 +1,142 @@
+// Package api is the collector's HTTP API: its types, paths and client (DESIGN.md section 7). The server is in distributor/collector.
+package api
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/muster-config/muster/distributor/manifest"
+	"github.com/muster-config/muster/distributor/verdict"
+)
+
+// Paths. {…} parts are filled by the functions of the client.
+const (
+	PathReports  = "/v1/reports"
+	PathHeads    = "/v1/heads/"   // + cohort; ?after=<mark>&wait=55s. GET long-polls, PUT hands a newer head over
+	PathObjects  = "/v1/objects/" // + key
+	PathCohorts  = "/v1/cohorts"  // and /v1/cohorts/{c}
+	PathHosts    = "/v1/hosts"    // ?cohort=&verdict= and /v1/hosts/{h}
+	PathReleases = "/v1/releases" // and /v1/releases/{epoch}
+	PathWait     = "/v1/wait/"    // + epoch; ?cohort=&strict=&after=<version>&wait=25s: green, judged by the collector
+	PathHealth   = "/healthz"
+	PathReady    = "/readyz"
+)
+
+// HeaderHeartbeatKey carries a boot's HMAC key in the answer to its first signed report, over TLS or loopback only.
+const HeaderHeartbeatKey = "Muster-Heartbeat-Key"
+
+// HeaderMark carries the mark of a head that GET /v1/heads answers with. The body is the head's own bytes.
+const HeaderMark = "Muster-Mark"
+
+// MaxWait bounds a long poll.
+const MaxWait = 55 * time.Second
+
+// ReportPost is the body of POST /v1/reports: {"reports":[…]}, each a signed envelope of kind report, or a heartbeat.
+type ReportPost struct {
+	Reports []ReportItem `json:"reports"`
+}
+
+// ReportItem is one report: Signed when the host's state changed or the boot is new, else a Heartbeat.
+type ReportItem struct {
+	Signed    *manifest.Envelope `json:"signed,omitempty"`
+	Heartbeat *Heartbeat         `json:"heartbeat,omitempty"`
+}
+
+// Heartbeat says "as in my last signed report" at a higher counter. MAC is HMAC-SHA256 with the boot's key over
+// "muster heartbeat\n<repo>\n<cohort>\n<host>\n<boot>\n<counter>\n<digest>".
+type Heartbeat struct {
+	Repo    string `json:"repo"`
+	Cohort  string `json:"cohort"`
+	Host    string `json:"host"`
+	Boot    string `json:"boot"`
+	Counter uint64 `json:"counter"`
+	Digest  string `json:"digest"` // payload digest of the last signed report
+	MAC     []byte `json:"mac"`
+}
+
+// ReportAnswer answers a ReportPost, one entry a report, in order.
+type ReportAnswer struct {
+	Results []ReportResult `json:"results"`
+}
+
+// ReportResult: Counter is the highest that the collector knows for the host's boot. SendSigned asks for a signed report (unknown boot or digest).
+type ReportResult struct {
+	Host         string `json:"host"`
+	Accepted     bool   `json:"accepted"`
+	Counter      uint64 `json:"counter"`
+	SendSigned   bool   `json:"send_signed,omitempty"`
+	HeartbeatKey []byte `json:"heartbeat_key,omitempty"` // for a boot's first signed report; TLS or loopback only
+	Error        string `json:"error,omitempty"`
+}
+
+// Error is the body of every answer that is not 2xx.
+type Error struct {
+	Error string `json:"error"`
+	Hint  string `json:"hint,omitempty"`
+	Code  int    `json:"code"` // exit code of the table
+}
+
+// Cohort is one cohort in GET /v1/cohorts.
+type Cohort struct {
+	Target   uint64               `json:"target"`
+	Baseline uint64               `json:"baseline"`
+	Phase    manifest.Phase       `json:"phase"`
+	Mark     string               `json:"mark"`
+	Commit   string               `json:"commit"`
+	Subject  string               `json:"subject"`
+	Expected int                  `json:"expected"`
+	Verdicts map[verdict.Code]int `json:"verdicts"`
+	Stale    bool                 `json:"stale"`
+	Why      string               `json:"why"`
+}
+
+// Status is GET /v1/cohorts and `muster status --json`.
+type Status struct {
+	Cohorts map[string]Cohort `json:"cohorts"`
+}
+
+// Host is one host in GET /v1/hosts and `muster hosts --json`.
+type Host struct {
+	Host    string          `json:"host"`
+	Cohort  string          `json:"cohort"`
+	Verdict verdict.Code    `json:"verdict"`
+	Why     string          `json:"why"`
+	Desired uint64          `json:"desired"`
+	Running uint64          `json:"running"`
+	Grade   manifest.Grade  `json:"grade"`
+	SeenAt  *time.Time      `json:"seen_at,omitempty"` // collector's clock
+	SkewS   float64         `json:"skew_s,omitempty"`  // seconds that the host's clock is ahead of the collector's, as its last signed report showed
+	Report  json.RawMessage `json:"report,omitempty"`  // GET /v1/hosts/{h} only: the last signed report's payload
+}
+
+// Release is one release in GET /v1/releases.
+type Release struct {
+	Epoch   uint64                   `json:"epoch"`
+	Commit  string                   `json:"commit"`
+	Kind    manifest.ReleaseKind     `json:"kind"`
+	Author  manifest.Person          `json:"author"`
+	Subject string                   `json:"subject"`
+	Created time.Time                `json:"created"`
+	Cohorts map[string]ReleaseCohort `json:"cohorts"`
+}
+
+// ReleaseCohort is a cohort's part of a release, without envelopes.
+type ReleaseCohort struct {
+	State  manifest.CohortState `json:"state"`
+	Epoch  uint64               `json:"epoch"`
+	Reason string               `json:"reason,omitempty"`
+}
+
+// Wait is GET /v1/wait/{epoch} and `muster wait --json`.
+type Wait struct {
+	Green     bool                     `json:"green"`
+	Never     bool                     `json:"never"`
+	Epoch     uint64                   `json:"epoch"`
+	Confirmed int                      `json:"confirmed"`
+	Owed      int                      `json:"owed"`
+	Waiting   []verdict.Waiting        `json:"waiting"`
+	OwedHosts []verdict.Waiting        `json:"owed_hosts"`
+	Why       string                   `json:"why"`
+	Cohorts   map[string]verdict.Green `json:"cohorts"`
+	Version   uint64                   `json:"version"` // rises with each change; ?after= waits for the next
+}

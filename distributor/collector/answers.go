@@ -1,0 +1,264 @@
+package collector
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/muster-config/muster/distributor/api"
+	"github.com/muster-config/muster/distributor/manifest"
+	"github.com/muster-config/muster/distributor/verdict"
+	"github.com/muster-config/muster/distributor/wire"
+)
+
+// cohortNames are all cohorts that there is something to say of, sorted. Under c.mu.
+func (c *Collector) cohortNames(who caller) []string {
+	names := map[string]bool{}
+	if c.fleet != nil {
+		for name := range c.fleet.Cohorts {
+			names[name] = true
+		}
+	}
+	for name, co := range c.cohorts {
+		if co.view != nil || len(co.hosts) > 0 {
+			names[name] = true
+		}
+	}
+	var list []string
+	for name := range names {
+		if who.may(name) {
+			list = append(list, name)
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// Status says for each cohort what it is to run and how many hosts are where.
+func (c *Collector) Status(context.Context) (*api.Status, error) { return c.status(local), nil }
+
+func (c *Collector) status(who caller) *api.Status {
+	now := c.now()
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	s := &api.Status{Cohorts: map[string]api.Cohort{}}
+	for _, name := range c.cohortNames(who) {
+		hosts := c.judge(name, now)
+		out := api.Cohort{Verdicts: map[verdict.Code]int{}, Phase: manifest.PhaseIdle}
+		for _, h := range hosts {
+			out.Verdicts[h.Verdict.Code]++
+			if h.Input.Expected {
+				out.Expected++
+			}
+		}
+		var why []string
+		if short := c.short(name, hosts); short > 0 {
+			out.Expected += short
+			why = append(why, fmt.Sprintf("%d more of the hosts that it expects by number have never reported", short))
+		}
+		co := c.cohorts[name]
+		switch {
+		case co != nil && co.problem != "":
+			why = append(why, co.problem)
+		case c.readErr != "":
+			why = append(why, c.readErr)
+		}
+		if !c.inFleet(name) {
+			why = append(why, "the newest release has no such cohort")
+		}
+		if co == nil || co.view == nil {
+			why = append(why, "nothing is assigned yet: `muster publish --rollout=now` does it")
+		} else {
+			m := &co.view.Manifest
+			out.Target, out.Baseline, out.Phase, out.Mark = m.Rollout.Target, m.Rollout.Baseline, m.Rollout.Phase, co.view.Mark().String()
+			if out.Stale = now.After(m.FreshUntil); out.Stale {
+				why = append(why, fmt.Sprintf("order %s should have been renewed by %s: check the rollout controller, or run `muster rollout refresh %s`", out.Mark, m.FreshUntil.UTC().Format("2006-01-02T15:04:05Z"), name))
+			}
+			if waiting := c.waiting(name, out.Target); waiting > 0 {
+				why = append(why, fmt.Sprintf("epoch %d is released and not assigned", waiting))
+			}
+			for _, st := range co.view.Statements {
+				if st.Epoch == out.Target && st.Override == "" {
+					out.Commit = st.Commit
+				}
+			}
+			if m.Rollout.Why != "" {
+				why = append(why, m.Rollout.Why)
+			}
+		}
+		if i, ok := slices.BinarySearchFunc(c.releases, out.Target, func(r release, e uint64) int { return int(r.Epoch) - int(e) }); ok {
+			out.Commit, out.Subject = c.releases[i].Commit, c.releases[i].Subject
+		}
+		out.Why = strings.Join(why, "; ")
+		s.Cohorts[name] = out
+	}
+	return s
+}
+
+// waiting is the epoch that the newest release says stands for a cohort, if the head's target is below it; else 0. Under c.mu.
+func (c *Collector) waiting(name string, target uint64) uint64 {
+	if n := len(c.releases); n > 0 {
+		if rc, ok := c.releases[n-1].Cohorts[name]; ok && rc.Epoch > target {
+			return rc.Epoch
+		}
+	}
+	return 0
+}
+
+// Hosts lists hosts, sorted by cohort and name; "" is all.
+func (c *Collector) Hosts(_ context.Context, cohort, code string) ([]api.Host, error) {
+	return c.listHosts(local, cohort, code)
+}
+
+func (c *Collector) listHosts(who caller, cohort, code string) ([]api.Host, error) {
+	if code != "" && !slices.Contains(verdict.Codes, verdict.Code(code)) {
+		return nil, refuse(http.StatusBadRequest, fmt.Sprintf("there are %s", codeList()), "verdict %.60q is not known", code)
+	}
+	now := c.now()
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	names := c.cohortNames(who)
+	if cohort != "" {
+		if !slices.Contains(names, cohort) {
+			return nil, refuse(http.StatusNotFound, "", "no cohort %.80q", cohort)
+		}
+		names = []string{cohort}
+	}
+	list := []api.Host{}
+	for _, name := range names {
+		from := len(list)
+		for _, h := range c.judge(name, now) {
+			if code == "" || h.Verdict.Code == verdict.Code(code) {
+				list = append(list, tell(h))
+			}
+		}
+		slices.SortFunc(list[from:], func(a, b api.Host) int { return strings.Compare(a.Host, b.Host) })
+	}
+	return list, nil
+}
+
+func codeList() string {
+	var list []string
+	for _, code := range verdict.Codes {
+		list = append(list, string(code))
+	}
+	return strings.Join(list, ", ")
+}
+
+func tell(h judged) api.Host {
+	out := api.Host{Host: h.Input.Host, Cohort: h.Input.Cohort, Verdict: h.Verdict.Code, Why: h.Verdict.Why, Desired: h.Verdict.Desired, Running: h.Verdict.Running, Grade: h.Verdict.Grade}
+	if h.host != nil && !h.host.received.IsZero() {
+		at := h.host.received.UTC()
+		out.SeenAt, out.SkewS = &at, h.host.skew.Seconds()
+	}
+	return out
+}
+
+// Host is one host, with its last report. One that speaks in several cohorts is told where it is expected, or else where it spoke last.
+func (c *Collector) Host(_ context.Context, name string) (*api.Host, error) {
+	return c.oneHost(local, name)
+}
+
+func (c *Collector) oneHost(who caller, name string) (*api.Host, error) {
+	now := c.now()
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	var best *judged
+	for _, cohortName := range c.cohortNames(who) {
+		co := c.cohorts[cohortName]
+		var h *host
+		if co != nil {
+			h = co.hosts[name]
+		}
+		if h == nil && c.home[name] != cohortName {
+			continue
+		}
+		in := c.input(cohortName, name, co, h, now)
+		j := &judged{verdict.HostInput{Input: in, Verdict: verdict.Of(in)}, h}
+		if best == nil || in.Expected && !best.Input.Expected || in.Expected == best.Input.Expected && in.Received.After(best.Input.Received) {
+			best = j
+		}
+	}
+	if best == nil {
+		return nil, refuse(http.StatusNotFound, "`muster hosts` lists them", "no host %.80q", name)
+	}
+	out := tell(*best)
+	if best.host != nil && best.host.report != nil {
+		data, err := wire.Encode(best.host.report)
+		if err != nil {
+			return nil, err
+		}
+		out.Report = json.RawMessage(data)
+	}
+	return &out, nil
+}
+
+// Releases lists the releases that are remembered, newest first.
+func (c *Collector) Releases(context.Context) ([]api.Release, error) {
+	return c.listReleases(local), nil
+}
+
+func (c *Collector) listReleases(who caller) []api.Release {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	list := []api.Release{}
+	for i := len(c.releases) - 1; i >= 0; i-- {
+		list = append(list, visible(c.releases[i].Release, who))
+	}
+	return list
+}
+
+// visible leaves out the cohorts that the caller may not see.
+func visible(r api.Release, who caller) api.Release {
+	cohorts := map[string]api.ReleaseCohort{}
+	for name, rc := range r.Cohorts {
+		if who.may(name) {
+			cohorts[name] = rc
+		}
+	}
+	r.Cohorts = cohorts
+	return r
+}
+
+// Release is one release; an old one is read from the store.
+func (c *Collector) Release(ctx context.Context, epoch uint64) (*api.Release, error) {
+	return c.oneRelease(ctx, local, epoch)
+}
+
+func (c *Collector) oneRelease(ctx context.Context, who caller, epoch uint64) (*api.Release, error) {
+	c.mu.RLock()
+	i, ok := slices.BinarySearchFunc(c.releases, epoch, func(r release, e uint64) int { return int(r.Epoch) - int(e) })
+	var r api.Release
+	older := len(c.releases) > 0 && epoch < c.releases[0].Epoch && epoch > 0
+	if ok {
+		r = c.releases[i].Release
+	}
+	keys, err := c.trust.Keys()
+	c.mu.RUnlock()
+	switch {
+	case err != nil:
+		return nil, err
+	case ok:
+	case older:
+		rel, err := c.readRelease(ctx, keys, epoch)
+		if errors.Is(err, errJunk) {
+			return nil, noRelease(epoch)
+		}
+		if err != nil {
+			return nil, err
+		}
+		r = summary(rel)
+	default:
+		return nil, noRelease(epoch)
+	}
+	r = visible(r, who)
+	return &r, nil
+}
+
+func noRelease(epoch uint64) error {
+	return refuse(http.StatusNotFound, "`muster status` shows what is released", "no release %d is known", epoch)
+}

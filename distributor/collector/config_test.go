@@ -1,0 +1,75 @@
+package collector
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestLoadConfig(t *testing.T) {
+	const least = "store: file:///srv/muster\ndatabase: sqlite:///var/lib/muster-collector/state.db\n"
+	load := func(t *testing.T, text string) (Config, error) {
+		t.Helper()
+		path := filepath.Join(t.TempDir(), "collector.yaml")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return LoadConfig(path)
+	}
+	c, err := load(t, least)
+	want := Config{Listen: "127.0.0.1:7070", Store: "file:///srv/muster", Keyring: "/etc/muster/keyring.json", Database: "sqlite:///var/lib/muster-collector/state.db", Poll: 5 * time.Second}
+	if diff := cmp.Diff(want, c); diff != "" || err != nil {
+		t.Errorf("%v\n%s", err, diff)
+	}
+	c, err = load(t, least+`listen: 0.0.0.0:7070
+tls: {cert_file: /c.pem, key_file: /k.pem, client_ca_file: ""}
+keyring: /k.json
+tokens_file: /t.yaml
+poll: 2s
+rollout_key:
+inventory: []
+notify: []
+`)
+	want = Config{Listen: "0.0.0.0:7070", CertFile: "/c.pem", KeyFile: "/k.pem", Store: want.Store, Keyring: "/k.json", Database: want.Database, TokensFile: "/t.yaml", Poll: 2 * time.Second}
+	if diff := cmp.Diff(want, c); diff != "" || err != nil {
+		t.Errorf("%v\n%s", err, diff)
+	}
+	for name, tt := range map[string]struct{ text, want string }{
+		"empty":                    {"", "collector.yaml: empty"},
+		"unknown key":              {least + "metrics: true\n", `collector.yaml:3: unknown key "metrics"`},
+		"unknown key below":        {least + "tls:\n  cert: x\n", `collector.yaml:4: unknown key "tls.cert"`},
+		"twice":                    {least + "store: x\n", "collector.yaml:3: store is set twice"},
+		"another shape":            {"- a\n", "collector.yaml:1: the file is not a mapping"},
+		"two documents":            {least + "---\na: b\n", "a second YAML document"},
+		"not YAML":                 {"a: [\n", "collector.yaml: line"},
+		"a number":                 {"store: 7\n", "collector.yaml:1: store: not a text"},
+		"no store":                 {"database: sqlite:///x\n", "store: missing"},
+		"no database":              {"store: file:///x\n", "database: missing"},
+		"relative database":        {"store: file:///x\ndatabase: sqlite://x.db\n", "database: missing or not sqlite:///absolute/path"},
+		"postgres":                 {"store: file:///x\ndatabase: postgres://h/d\n", "does not do PostgreSQL yet"},
+		"rollout key":              {least + "rollout_key: /k\n", "collector.yaml:3: rollout_key: this version does not do that yet; remove it"},
+		"inventory":                {least + "inventory: [{cohort: a, file_sd: /x}]\n", "collector.yaml:3: inventory: this version does not do that yet"},
+		"prometheus":               {least + "prometheus: {url: http://p}\n", "prometheus: this version does not do that yet"},
+		"notify":                   {least + "notify: [{url: https://x}]\n", "notify: this version does not do that yet"},
+		"client certificates":      {least + "tls: {client_ca_file: /x}\n", "tls.client_ca_file: this version does not do that yet"},
+		"half of TLS":              {least + "tls: {cert_file: /x}\n", "tls: needs cert_file and key_file"},
+		"open without anything":    {least + "listen: 0.0.0.0:7070\n", "listen: 0.0.0.0:7070 can be reached from other machines"},
+		"open without a name":      {least + "listen: :7070\n", "can be reached from other machines"},
+		"open without TLS":         {least + "listen: 10.0.0.1:7070\ntokens_file: /t\n", "can be reached from other machines"},
+		"open without tokens":      {least + "listen: 10.0.0.1:7070\ntls: {cert_file: /c, key_file: /k}\n", "can be reached from other machines"},
+		"listen without a port":    {least + "listen: localhost\n", "is not host:port"},
+		"poll":                     {least + "poll: often\n", "is not a duration"},
+		"poll without an interval": {least + "poll: 1us\n", "poll: 1µs is not between"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := load(t, tt.text)
+			if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("%v, want %q", err, tt.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,225 @@
+package collector
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/hmac"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/muster-config/muster/distributor/api"
+	"github.com/muster-config/muster/distributor/manifest"
+	"github.com/muster-config/muster/distributor/report"
+)
+
+// said is one checked report or heartbeat, before it meets what is known of its host.
+type said struct {
+	cohort, host, boot string
+	counter            uint64
+	report             *report.Report     // signed, or
+	envelope           *manifest.Envelope // of report
+	beat               *api.Heartbeat
+	refused            string // it is well formed and yet not to be believed
+	signed             bool   // send a signed one
+}
+
+// requestError is a request that is refused as a whole: nothing of it counts.
+type requestError struct {
+	status int
+	err    error
+	hint   string
+}
+
+func (e *requestError) Error() string { return e.err.Error() }
+func (e *requestError) Unwrap() error { return e.err }
+
+func refuse(status int, hint, format string, args ...any) *requestError {
+	return &requestError{status, fmt.Errorf(format, args...), hint}
+}
+
+// PostReports takes reports from the same process: see api.Client.
+func (c *Collector) PostReports(_ context.Context, post api.ReportPost) (*api.ReportAnswer, error) {
+	return c.takeReports(post, local)
+}
+
+// Report takes one report from the same process.
+func (c *Collector) Report(_ context.Context, item api.ReportItem) (api.ReportResult, error) {
+	answer, err := c.takeReports(api.ReportPost{Reports: []api.ReportItem{item}}, local)
+	if err != nil {
+		return api.ReportResult{}, err
+	}
+	return answer.Results[0], nil
+}
+
+// takeReports checks all of a post before anything of it counts: a malformed one, or one for a cohort that the caller may not speak for, refuses the whole post.
+func (c *Collector) takeReports(post api.ReportPost, who caller) (*api.ReportAnswer, error) {
+	if len(post.Reports) == 0 {
+		return nil, refuse(http.StatusBadRequest, "", "no report in the post")
+	}
+	if len(post.Reports) > report.MaxBatch {
+		return nil, refuse(http.StatusRequestEntityTooLarge, "", "%d reports in one post, at most %d are taken", len(post.Reports), report.MaxBatch)
+	}
+	list := make([]said, len(post.Reports))
+	for i, item := range post.Reports {
+		s, err := c.check(item)
+		if err != nil {
+			return nil, refuse(http.StatusBadRequest, "", "report %d: %w", i, err)
+		}
+		if !who.may(s.cohort) {
+			return nil, refuse(http.StatusForbidden, "give the host a token of its cohort", "this token may not report for cohort %s", s.cohort)
+		}
+		list[i] = s
+	}
+	answer := &api.ReportAnswer{Results: make([]api.ReportResult, len(list))}
+	changed := false
+	c.mu.Lock()
+	for i := range list {
+		s := &list[i]
+		res := api.ReportResult{Host: s.host}
+		switch {
+		case s.refused != "":
+			res.Error = s.refused
+		case s.signed:
+			res.SendSigned = true
+		default:
+			got, err := c.apply(s)
+			if err != nil {
+				if len(list) == 1 {
+					c.mu.Unlock()
+					return nil, err
+				}
+				res.Error = err.Error()
+				break
+			}
+			changed = changed || got.changed
+			res.Accepted, res.Counter, res.SendSigned, res.Error = got.accepted, got.counter, got.signed, got.refused
+			if !got.accepted && !got.signed && got.refused == "" {
+				res.Error = fmt.Sprintf("late: counter %d of this boot was heard already, the highest is %d", s.counter, got.counter)
+			}
+			if got.accepted && s.report != nil && who.secure {
+				res.HeartbeatKey = c.heartbeatKey(s.cohort, s.host, s.boot)
+			}
+		}
+		answer.Results[i] = res
+	}
+	if changed {
+		c.bump()
+	}
+	c.mu.Unlock()
+	return answer, nil
+}
+
+// apply lets one checked report count. Under c.mu.
+func (c *Collector) apply(s *said) (result, error) {
+	now := c.now()
+	var h *host
+	if co := c.cohorts[s.cohort]; co != nil {
+		h = co.hosts[s.host]
+	}
+	if h == nil {
+		if s.beat != nil {
+			return result{signed: true}, nil
+		}
+		if c.fleet != nil && !c.inFleet(s.cohort) {
+			return result{}, refuse(http.StatusBadRequest, "correct `cohort` in agent.yaml, or add the cohort to the fleet", "release %d has no cohort %s", c.fleetAt, s.cohort)
+		}
+		if c.hosts >= maxHosts {
+			return result{}, refuse(http.StatusServiceUnavailable, "", "the collector knows %d hosts and takes no more", c.hosts)
+		}
+		h = &host{name: s.host}
+		if expected, _ := c.expected(s.cohort, s.host); expected && c.home[s.host] == s.cohort {
+			h.listed = true
+		}
+		c.cohortOf(s.cohort).hosts[s.host] = h
+		c.hosts++
+	}
+	var got result
+	if s.beat != nil {
+		got = h.beat(s.boot, s.counter, s.beat.Digest, now)
+	} else {
+		got = h.take(s.report, s.envelope.Digest(), now)
+	}
+	if got.accepted || got.changed {
+		var env *manifest.Envelope
+		if got.accepted {
+			env = s.envelope
+		}
+		c.dirty.host(s.cohort, s.host, env)
+		wake(c.flushNow)
+	}
+	return got, nil
+}
+
+// check decodes and verifies one item without looking at what is known.
+func (c *Collector) check(item api.ReportItem) (said, error) {
+	switch {
+	case (item.Signed == nil) == (item.Heartbeat == nil):
+		return said{}, errors.New("needs exactly one of signed and heartbeat")
+	case item.Heartbeat != nil:
+		return c.checkBeat(item.Heartbeat)
+	}
+	e := item.Signed
+	// A report names its own key, so this payload is decoded before its signature is checked: strictly, and within limits.
+	r, err := report.Decode(e.Payload)
+	if err != nil {
+		return said{}, err
+	}
+	s := said{cohort: r.Cohort, host: r.Host, boot: r.Boot, counter: r.Counter, report: r, envelope: e}
+	pub := ed25519.PublicKey(r.Key)
+	if _, err := e.VerifySignatures(manifest.KindReport, map[string]ed25519.PublicKey{manifest.KeyIDOf(pub): pub}); err != nil {
+		s.refused = fmt.Sprintf("report of host %s: %v: it must be signed by the key that it names", r.Host, err)
+	}
+	if s.refused == "" {
+		s.refused = c.foreign(r.Repo, r.Store)
+	}
+	return s, nil
+}
+
+// foreign says why a report does not belong here, or "".
+func (c *Collector) foreign(repo, storeID string) string {
+	if repo != c.repo {
+		return fmt.Sprintf("the report is of repo %s; this collector serves %s", repo, c.repo)
+	}
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if storeID != "" && c.trust.Store != "" && storeID != c.trust.Store {
+		return fmt.Sprintf("the report is of store %s; this collector reads store %s", storeID, c.trust.Store)
+	}
+	return ""
+}
+
+func (c *Collector) checkBeat(b *api.Heartbeat) (said, error) {
+	switch {
+	case !manifest.ValidRepo(b.Repo):
+		return said{}, errors.New("repo: not a repository name")
+	case !manifest.ValidName(b.Cohort):
+		return said{}, fmt.Errorf("cohort: %.80q is not a name", b.Cohort)
+	case !manifest.ValidHost(b.Host):
+		return said{}, fmt.Errorf("host: %.80q is not a host name", b.Host)
+	case !report.ValidBoot(b.Boot):
+		return said{}, errors.New("boot: not an id")
+	case b.Counter == 0 || b.Counter > manifest.MaxCounter:
+		return said{}, errors.New("counter: not from 1 to below 2^53")
+	case !manifest.ValidDigest(b.Digest):
+		return said{}, errors.New("digest: not a digest")
+	}
+	s := said{cohort: b.Cohort, host: b.Host, boot: b.Boot, counter: b.Counter, beat: b}
+	if b.Repo != c.repo {
+		s.refused = c.foreign(b.Repo, "")
+		return s, nil
+	}
+	mac := hmac.New(sha256.New, c.heartbeatKey(b.Cohort, b.Host, b.Boot))
+	fmt.Fprintf(mac, "muster heartbeat\n%s\n%s\n%s\n%s\n%d\n%s", b.Repo, b.Cohort, b.Host, b.Boot, b.Counter, b.Digest)
+	// A wrong MAC may mean that the collector lost its secret: the host proves itself with a signature.
+	s.signed = !hmac.Equal(mac.Sum(nil), b.MAC)
+	return s, nil
+}
+
+// heartbeatKey is the key of one boot: derived, so that it needs no memory and survives a restart.
+func (c *Collector) heartbeatKey(cohort, host, boot string) []byte {
+	mac := hmac.New(sha256.New, c.secret)
+	fmt.Fprintf(mac, "muster heartbeat key\n%s\n%s\n%s\n%s", c.repo, cohort, host, boot)
+	return mac.Sum(nil)
+}
