@@ -1,0 +1,480 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/muster-config/muster/agent/probe"
+	"github.com/muster-config/muster/distributor/manifest"
+	"github.com/muster-config/muster/distributor/report"
+	"github.com/muster-config/muster/distributor/wire"
+)
+
+// reloadLimit bounds a check or a reload.
+const reloadLimit = probe.DefaultLimit
+
+// apply makes a release current: fetch, verify, unpack, check, note the owed reloads, swap, reload what changed, confirm. Before the swap a failure leaves
+// the host untouched. After it a failure (a reload that fails, a process that answered before and does not any more) goes back to what was current and
+// reloads again. A process that goes on stating an older epoch is no failure: see conclude.
+func (a *Agent) apply(ctx context.Context, want target, h how) error {
+	started := a.now()
+	repair := want.is(a.cur)
+	a.attempt, a.tries = want.Epoch, a.st.Failed[want.key()].Tries
+	a.phase, a.reason, a.code = report.PhaseFetching, "", ""
+	if !repair {
+		a.publish(true)
+	}
+	staged, err := a.stage(ctx, want)
+	if err != nil {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		a.notFetched(want, err)
+		a.probeAll(ctx)
+		return err
+	}
+	a.fetches = 0
+	a.phase = report.PhaseApplying
+	// Floors are on disk before a command runs because of this head; without a command it is the same write as that of the trial.
+	if a.hasCheck(staged) {
+		if err := a.persist(); err != nil {
+			a.notFetched(want, err)
+			return err
+		}
+		if err := a.check(ctx, staged); err != nil {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			a.failedHere(want, report.PhaseRefused, err)
+			a.probeAll(ctx)
+			return err
+		}
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx) // nothing has happened yet
+	}
+	if !repair {
+		a.publish(true)
+	}
+	if err := a.swap(ctx, want, staged, repair); err != nil {
+		a.notFetched(want, err)
+		a.probeAll(ctx)
+		return err
+	}
+	a.log.Info("release installed", "epoch", want.Epoch, "content", want.Content, "changed", staged.Changed, "elapsed", a.now().Sub(started).Round(time.Millisecond))
+	if a.opts.Applied != nil {
+		defer a.opts.Applied()
+	}
+	if h.install {
+		// The service starts next and loads the files by itself. Its reload stays noted: should it be up already, the agent runs it.
+		a.st.Trial = nil
+		a.dirty = true
+		a.phase = report.PhaseConfirming
+		a.sweep(ctx)
+		return nil
+	}
+	return a.prove(ctx)
+}
+
+// stage asks one carrier after the other for the bundle until one has brought the signed bytes.
+func (a *Agent) stage(ctx context.Context, want target) (*Staged, error) {
+	var errs []error
+	for _, c := range a.opts.Carriers {
+		staged, err := a.opts.Installer.Stage(ctx, want.resolution(), func(ctx context.Context) (io.ReadCloser, error) {
+			return openSteady(ctx, c, want.Bundle, a.timing.stall)
+		})
+		if err == nil {
+			return staged, nil
+		}
+		errs = append(errs, err)
+		if code := codeOf(err); ctx.Err() != nil || code == CodeNoSpace || code == CodeEmpty || code == CodeLocal {
+			return nil, err // another carrier would not help
+		}
+	}
+	// What was refused says more than what was not reached.
+	for _, err := range errs {
+		switch codeOf(err) {
+		case CodeUnreachable, CodeStalled, CodeNotFound:
+		default:
+			return nil, err
+		}
+	}
+	return nil, errs[0]
+}
+
+// variants reads the document of a statement's host variants.
+func (a *Agent) variants(ctx context.Context, o manifest.Object) (manifest.Variants, error) {
+	var first error
+	for _, c := range a.opts.Carriers {
+		doc, err := a.variantsFrom(ctx, c, o)
+		if err == nil {
+			return doc, nil
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return manifest.Variants{}, first
+}
+
+func (a *Agent) variantsFrom(ctx context.Context, c Carrier, o manifest.Object) (doc manifest.Variants, err error) {
+	if o.Size > manifest.MaxVariantsBytes {
+		return doc, fmt.Errorf("%w: %d bytes", manifest.ErrMalformed, o.Size)
+	}
+	body, err := openSteady(ctx, c, o, a.timing.stall)
+	if err != nil {
+		return doc, err
+	}
+	defer body.Close()
+	data, err := io.ReadAll(io.LimitReader(body, o.Size+1))
+	if err != nil {
+		return doc, err
+	}
+	if digestOf(data) != o.Object {
+		return doc, &Fault{Code: CodeDigest, Err: fmt.Errorf("%s has other bytes than were signed", manifest.KeyBundle(o.Object))}
+	}
+	if err := wire.Decode(data, &doc); err != nil {
+		return doc, fmt.Errorf("%w: %w", manifest.ErrMalformed, err)
+	}
+	return doc, nil
+}
+
+func (a *Agent) hasCheck(s *Staged) bool {
+	return slices.ContainsFunc(s.Changed, func(name string) bool {
+		_, in := s.Services[name]
+		return in && len(a.cfg.Services[name].Check) > 0
+	})
+}
+
+// check runs the host's own checks of the services that change, against the staged files.
+func (a *Agent) check(ctx context.Context, s *Staged) error {
+	for _, name := range s.Changed {
+		cfg := a.cfg.Services[name]
+		if _, in := s.Services[name]; !in || len(cfg.Check) == 0 {
+			continue
+		}
+		res := a.run(ctx, name, cfg.Check, &s.Installed, Change{}, "check")
+		if res.Err != nil {
+			return &Fault{Code: CodeCheck, Err: fmt.Errorf("check of %s: %w", name, res.Err)}
+		}
+	}
+	return nil
+}
+
+func (a *Agent) run(ctx context.Context, name string, argv []string, in *Installed, c Change, what string) probe.Result {
+	dir := filepath.Join(in.Dir, name)
+	res := a.opts.Prober.Run(ctx, probe.Command{Argv: argv, Dir: dir, Limit: reloadLimit, Env: map[string]string{
+		"MUSTER_EPOCH":   strconv.FormatUint(in.Epoch, 10),
+		"MUSTER_SERVICE": name,
+		"MUSTER_DIR":     dir,
+		"MUSTER_ADDED":   probe.List(c.Added),
+		"MUSTER_CHANGED": probe.List(slices.Sorted(slices.Values(slices.Concat(c.Added, c.Changed)))),
+		"MUSTER_REMOVED": probe.List(c.Removed),
+	}})
+	a.count(name+" "+what, res.Elapsed, res.Err)
+	if res.Err != nil {
+		// The output stays on this host: a program may print what must not leave it.
+		a.log.Warn(what+" did not work", "service", name, "err", res.Err, "output", res.Output)
+	}
+	return res
+}
+
+// swap notes what will be owed, and makes the staged release current.
+func (a *Agent) swap(ctx context.Context, want target, s *Staged, repair bool) error {
+	t := &trial{To: s.Dir, Target: &want, Waits: []string{}, Well: []string{}, Files: s.Files}
+	// Files that were changed by hand are a place to go back to as well: the host was well with them. The repair comes after.
+	if a.cur != nil && !repair && a.cur.Content != "" {
+		t.From, t.Was = a.cur.Dir, a.st.Running
+	}
+	for _, name := range s.Changed {
+		cfg := a.cfg.Services[name]
+		if _, in := s.Services[name]; !in || cfg.Confirm == nil {
+			continue
+		}
+		t.Waits = append(t.Waits, name)
+	}
+	// What was ill before is no reason to go back.
+	for name, err := range a.askAll(ctx, t.Waits) {
+		if err.err == nil {
+			t.Well = append(t.Well, name)
+		}
+	}
+	slices.Sort(t.Well)
+	before, owedBefore := a.st.Trial, maps.Clone(a.st.Owed)
+	a.st.Trial = t
+	a.owe(s)
+	a.dirty = true
+	undo := func(err error) error {
+		a.st.Trial, a.st.Owed = before, owedBefore
+		a.dirty = true
+		return err
+	}
+	if err := a.persist(); err != nil {
+		return undo(err)
+	}
+	if err := a.opts.Installer.Swap(ctx, s); err != nil {
+		// It may have happened all the same, without being sure to last. Then what was current is put back.
+		cur, cerr := a.opts.Installer.Current(ctx)
+		if cerr == nil && (cur == nil || cur.Dir != s.Dir) {
+			return undo(err)
+		}
+		if a.cur == nil || a.cur.Dir == s.Dir {
+			return err // noted as under way: the next look decides
+		}
+		if berr := a.opts.Installer.SwapBack(ctx, a.cur); berr != nil {
+			return errors.Join(err, berr)
+		}
+		return undo(err)
+	}
+	a.landed(&s.Installed, want)
+	return nil
+}
+
+// owe notes a reload for each service whose files change with s, and takes over those that are still owed.
+func (a *Agent) owe(s *Staged) {
+	next := map[string]owed{}
+	for name := range s.Services {
+		old, before := a.st.Owed[name]
+		c, changes := s.Files[name]
+		if !before && !changes || len(a.cfg.Services[name].Reload) == 0 {
+			continue
+		}
+		if before {
+			c = merge(old.Change, c)
+		}
+		next[name] = owed{Dir: s.Dir, Change: c, Before: before}
+	}
+	a.st.Owed = next
+}
+
+// merge adds the files of two changes that a service has not heard of.
+func merge(a, b Change) Change {
+	union := func(x, y []string) []string {
+		return slices.Compact(slices.Sorted(slices.Values(slices.Concat(x, y))))
+	}
+	return Change{Added: union(a.Added, b.Added), Changed: union(a.Changed, b.Changed), Removed: union(a.Removed, b.Removed)}
+}
+
+// landed records what has become current.
+func (a *Agent) landed(in *Installed, t target) {
+	if a.cur != nil && a.cur.Dir != in.Dir {
+		a.st.Previous = a.cur.Dir
+	}
+	a.cur, a.content, a.drift = in, in.Content, nil
+	a.st.Running = &t
+	a.st.reconcile(in.Services)
+	for name := range a.st.Owed {
+		if s, ok := a.st.Services[name]; ok {
+			s.Reloaded = false
+			a.st.Services[name] = s
+		}
+	}
+	for name := range a.health {
+		if h := a.health[name]; h.err == nil {
+			h.ok = a.st.accepts(name, h.epoch)
+			a.health[name] = h
+		}
+	}
+	a.dirty = true
+}
+
+// reloadOwed runs the reloads that are owed and due, one after the other, in the order of names. It stops at the first that does not work.
+func (a *Agent) reloadOwed(ctx context.Context, eager bool) error {
+	for _, name := range sorted(a.st.Owed) {
+		o := a.st.Owed[name]
+		argv := a.cfg.Services[name].Reload
+		if _, in := a.cur.Services[name]; !in || len(argv) == 0 {
+			delete(a.st.Owed, name) // nothing to reload any more, or nothing to reload it with
+			a.dirty = true
+			continue
+		}
+		if !eager && (o.Tries >= maxTries || a.now().Before(o.Next)) {
+			continue
+		}
+		a.dirty = true
+		if res := a.run(ctx, name, argv, a.cur, o.Change, "reload"); res.Err != nil {
+			o.Next = a.now().Add(backoff(o.Tries, a.timing.again, a.timing.most)).UTC()
+			o.Tries++
+			o.Reason = cut(fmt.Sprintf("reload of %s: %v", name, res.Err))
+			a.st.Owed[name] = o
+			return &Fault{Code: CodeReload, Err: fmt.Errorf("reload of %s: %w", name, res.Err)}
+		}
+		delete(a.st.Owed, name)
+		if s, ok := a.st.Services[name]; ok {
+			s.Reloaded = true
+			a.st.Services[name] = s
+		}
+	}
+	return nil
+}
+
+// prove is the part of a change after the swap, also of one that a crash interrupted there: reload, confirm, and the verdict. It is not stopped by the end
+// of ctx, except that it waits no longer for a confirmation; the trial stays noted then and goes on at the next start.
+func (a *Agent) prove(ctx context.Context) error {
+	t := a.st.Trial
+	if err := a.reloadOwed(context.WithoutCancel(ctx), true); err != nil {
+		return a.goBack(ctx, err)
+	}
+	a.phase = report.PhaseConfirming
+	ended, err := a.awaitConfirmed(ctx, t)
+	switch {
+	case err != nil:
+		return a.goBack(ctx, err)
+	case !ended && ctx.Err() != nil:
+		return nil
+	}
+	// Also when a newer head cut the wait short: what runs now is then no trial any more, but the ground that the next one starts from.
+	a.st.Trial = nil
+	a.dirty = true
+	if t.Back {
+		a.sweep(ctx)
+		return nil
+	}
+	if a.want == nil || !a.want.is(a.cur) {
+		a.sweep(ctx)
+		return nil // a repair of what runs, or the end of a trial that nobody wants any more
+	}
+	a.conclude(ctx)
+	a.sweep(ctx)
+	return nil
+}
+
+// goBack ends a trial that failed.
+func (a *Agent) goBack(ctx context.Context, why error) error {
+	t := a.st.Trial
+	if t.Back {
+		// The way back itself does not work: the release that was well before is ill too.
+		a.st.Trial = nil
+		a.dirty = true
+		return fmt.Errorf("went back, and: %w", why)
+	}
+	bad := *t.Target
+	if t.From == "" {
+		a.st.Trial = nil
+		a.failedHere(bad, report.PhaseFailed, fmt.Errorf("%w; there is no earlier release to go back to", why))
+		a.probeAll(ctx)
+		return why
+	}
+	a.log.Warn("going back", "from", bad.Epoch, "dir", t.From, "err", why)
+	a.failedHere(bad, report.PhaseRolledBack, why)
+	if err := a.swapBack(ctx, t); err != nil {
+		a.st.Trial = nil
+		err = fmt.Errorf("%w; going back: %w", why, err)
+		a.setFailure(bad, report.PhaseFailed, err)
+		return err
+	}
+	if err := a.prove(ctx); err != nil {
+		a.setFailure(bad, report.PhaseFailed, fmt.Errorf("%w; %w", why, err))
+	} else {
+		a.setFailure(bad, report.PhaseRolledBack, why)
+	}
+	a.probeAll(ctx)
+	return why
+}
+
+func (a *Agent) setFailure(t target, phase report.Phase, err error) {
+	f := a.st.Failed[t.key()]
+	f.Phase, f.Reason, f.Code = string(phase), cut(err.Error()), codeOf(err)
+	a.st.fail(t.key(), f)
+	a.dirty = true
+	a.showFailure(t)
+}
+
+// swapBack makes what was current before the trial current again. Everything that changed has to be reloaded once more.
+func (a *Agent) swapBack(ctx context.Context, t *trial) error {
+	back := map[string]owed{}
+	for name, c := range t.Files {
+		if len(a.cfg.Services[name].Reload) > 0 {
+			back[name] = owed{Dir: t.From, Change: Change{Added: c.Removed, Changed: c.Changed, Removed: c.Added}, Before: true}
+		}
+	}
+	for name, o := range a.st.Owed {
+		if _, ok := back[name]; !ok {
+			back[name] = owed{Dir: t.From, Change: o.Change, Before: true}
+		}
+	}
+	a.st.Owed = back
+	a.st.Trial = &trial{To: t.From, Target: t.Was, Waits: t.Well, Well: t.Well, Files: map[string]Change{}, Back: true}
+	a.dirty = true
+	if err := a.persist(); err != nil {
+		a.log.Error("state not written", "err", err) // to be well again matters more
+	}
+	return a.returned(ctx)
+}
+
+// returned makes the earlier release current that a trial on its way back leads to.
+func (a *Agent) returned(ctx context.Context) error {
+	ctx = context.WithoutCancel(ctx)
+	if err := a.opts.Installer.SwapBack(ctx, &Installed{Dir: a.st.Trial.To}); err != nil {
+		return err
+	}
+	in, err := a.opts.Installer.Current(ctx)
+	if err != nil {
+		return err
+	}
+	if in == nil || in.Content == "" {
+		return fmt.Errorf("%s is not complete", a.st.Trial.To)
+	}
+	a.landed(in, a.st.Trial.target(in))
+	a.st.Previous = ""
+	return a.look(ctx, true) // it may have been changed by hand before
+}
+
+// resume ends what a crash, or an end of the agent, left open. A change that was swapped gets its reloads and its window from the beginning, and then its
+// verdict; one that was not swapped never happened. A host that was confirmed has neither, however often it starts (B081).
+func (a *Agent) resume(ctx context.Context) error {
+	if err := a.look(ctx, false); err != nil {
+		return err
+	}
+	t := a.st.Trial
+	switch {
+	case t != nil && t.Back && (a.cur == nil || a.cur.Dir != t.To):
+		if err := a.returned(ctx); err != nil {
+			a.st.Trial = nil
+			a.dirty = true
+			return fmt.Errorf("going back to %s: %w", t.To, err)
+		}
+		return a.prove(ctx)
+	case t != nil && a.cur != nil && a.cur.Dir == t.To:
+		a.log.Info("going on with a change that was interrupted", "epoch", a.cur.Epoch, "owed", sorted(a.st.Owed))
+		a.landed(a.cur, t.target(a.cur))
+		if t.From != "" {
+			a.st.Previous = t.From
+		}
+		return a.prove(ctx)
+	case t != nil:
+		a.st.Trial = nil
+		a.dirty = true
+	}
+	for name, o := range a.st.Owed {
+		if a.cur != nil && o.Dir == a.cur.Dir {
+			continue
+		}
+		a.dirty = true
+		if o.Before && a.cur != nil {
+			o.Dir = a.cur.Dir
+			a.st.Owed[name] = o
+		} else {
+			delete(a.st.Owed, name)
+		}
+	}
+	if a.cur != nil && a.cur.Content != "" {
+		a.st.reconcile(a.cur.Services)
+	}
+	return nil
+}
+
+// target is what the trial leads to; where the state that knew it is lost, as much of it as the release's own record says.
+func (t *trial) target(in *Installed) target {
+	if t.Target != nil {
+		return *t.Target
+	}
+	return target{Repo: in.Repo, Cohort: in.Cohort, Epoch: in.Epoch, Commit: in.Commit, Override: in.Override, Content: in.Content, Evidence: map[string]manifest.Grade{}}
+}

@@ -1,0 +1,211 @@
+// Package durable is the disk as crash-safe code needs it: a few verbs, each of which leaves either the old or the new state behind, whatever
+// moment the power goes. Everything that the agent writes goes through a Disk.
+//
+// A file is written under a random name in its own directory, fsynced, renamed over the old one, and the directory is fsynced. Modes are exact
+// from the first moment and do not depend on the umask.
+package durable
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Op names a call that changes or syncs the disk.
+type Op string
+
+// The calls that a Disk makes.
+const (
+	OpCreate  Op = "create"  // an empty file, exclusively, with its final mode
+	OpWrite   Op = "write"   // its bytes
+	OpSync    Op = "sync"    // fsync of a file
+	OpMkdir   Op = "mkdir"   //
+	OpSyncDir Op = "syncdir" // fsync of a directory
+	OpSymlink Op = "symlink" //
+	OpRename  Op = "rename"  // the path is the new name
+	OpRemove  Op = "remove"  //
+)
+
+// Disk makes the calls. The zero value is ready.
+type Disk struct {
+	// Trace, if set, is told of each call before it is made; its error is returned in place of the call. Tests record, fail and kill here.
+	Trace func(op Op, path string) error
+}
+
+func (d Disk) trace(op Op, path string) error {
+	if d.Trace == nil {
+		return nil
+	}
+	return d.Trace(op, path)
+}
+
+// tempPrefix starts the names of files and links that are not yet what they will be.
+const tempPrefix = ".tmp-"
+
+// TempName is a random name for something unfinished. Left-overs of a crash are found by it: see Sweep.
+func TempName() string {
+	var b [12]byte
+	rand.Read(b[:]) // never fails since Go 1.24
+	return tempPrefix + hex.EncodeToString(b[:])
+}
+
+// WriteFile replaces path by data as a whole.
+func (d Disk) WriteFile(path string, mode fs.FileMode, data []byte) error {
+	tmp := filepath.Join(filepath.Dir(path), TempName())
+	err := d.CreateFile(tmp, mode, strings.NewReader(string(data)))
+	if err == nil {
+		err = d.Rename(tmp, path)
+	}
+	if err != nil {
+		os.Remove(tmp)
+		return err
+	}
+	return nil
+}
+
+// CreateFile makes a new file with exactly this mode, copies src into it and fsyncs it. It never follows a link and never opens what is there
+// already. The entry itself is durable only after SyncDir of the directory. On an error the file may be left behind, incomplete.
+func (d Disk) CreateFile(path string, mode fs.FileMode, src io.Reader) error {
+	if err := d.trace(OpCreate, path); err != nil {
+		return &fs.PathError{Op: "create", Path: path, Err: err}
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, mode.Perm())
+	if err != nil {
+		return err
+	}
+	err = func() error {
+		// The umask may have taken bits away. They come back while the file is still empty: no byte of it is ever readable by more than mode says.
+		if err := f.Chmod(mode.Perm()); err != nil {
+			return err
+		}
+		if err := d.trace(OpWrite, path); err != nil {
+			return &fs.PathError{Op: "write", Path: path, Err: err}
+		}
+		if _, err := io.Copy(f, src); err != nil {
+			return err
+		}
+		if err := d.trace(OpSync, path); err != nil {
+			return &fs.PathError{Op: "sync", Path: path, Err: err}
+		}
+		return f.Sync()
+	}()
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	return err
+}
+
+// Mkdir makes one directory with exactly this mode. The entry is durable only after SyncDir of the parent.
+func (d Disk) Mkdir(path string, mode fs.FileMode) error {
+	if err := d.trace(OpMkdir, path); err != nil {
+		return &fs.PathError{Op: "mkdir", Path: path, Err: err}
+	}
+	if err := os.Mkdir(path, mode.Perm()); err != nil {
+		return err
+	}
+	return os.Chmod(path, mode.Perm())
+}
+
+// MkdirAll makes path and its missing parents, and fsyncs each directory that got a new entry.
+func (d Disk) MkdirAll(path string, mode fs.FileMode) error {
+	switch info, err := os.Stat(path); {
+	case err == nil && info.IsDir():
+		return nil
+	case err == nil:
+		return &fs.PathError{Op: "mkdir", Path: path, Err: errors.New("there is something that is not a directory")}
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	parent := filepath.Dir(path)
+	if parent != path {
+		if err := d.MkdirAll(parent, mode); err != nil {
+			return err
+		}
+	}
+	if err := d.Mkdir(path, mode); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return d.SyncDir(parent)
+}
+
+// SyncDir fsyncs a directory: the names in it are durable then.
+func (d Disk) SyncDir(path string) error {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return d.syncOpen(f, path)
+}
+
+func (d Disk) syncOpen(f *os.File, path string) error {
+	if err := d.trace(OpSyncDir, path); err != nil {
+		return &fs.PathError{Op: "sync", Path: path, Err: err}
+	}
+	return f.Sync()
+}
+
+// Symlink makes link point to target, in place of an earlier link, with no moment in which there is none. It never goes into a directory that the
+// old link points to. The directory is fsynced.
+func (d Disk) Symlink(target, link string) error {
+	tmp := filepath.Join(filepath.Dir(link), TempName())
+	if err := d.trace(OpSymlink, tmp); err != nil {
+		return &os.LinkError{Op: "symlink", Old: target, New: link, Err: err}
+	}
+	if err := os.Symlink(target, tmp); err != nil {
+		return err
+	}
+	if err := d.Rename(tmp, link); err != nil {
+		os.Remove(tmp)
+		return err
+	}
+	return nil
+}
+
+// Rename moves from to to and fsyncs the directories concerned. They are opened first, so that nothing but the fsync itself can fail after the rename.
+func (d Disk) Rename(from, to string) error {
+	dst, err := os.OpenFile(filepath.Dir(to), os.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer dst.Close()
+	if err := d.trace(OpRename, to); err != nil {
+		return &os.LinkError{Op: "rename", Old: from, New: to, Err: err}
+	}
+	if err := os.Rename(from, to); err != nil {
+		return err
+	}
+	return d.syncOpen(dst, filepath.Dir(to))
+}
+
+// RemoveAll removes a tree. It is not synced: what a crash brings back is swept at the next start.
+func (d Disk) RemoveAll(path string) error {
+	if err := d.trace(OpRemove, path); err != nil {
+		return &fs.PathError{Op: "remove", Path: path, Err: err}
+	}
+	return os.RemoveAll(path)
+}
+
+// Sweep removes what a crash left unfinished in dir.
+func (d Disk) Sweep(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), tempPrefix) {
+			if err := d.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+				return fmt.Errorf("sweep %s: %w", dir, err)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,94 @@
+package install
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/muster-config/muster/agent"
+	"github.com/muster-config/muster/agent/durable"
+)
+
+// Current implements agent.Installer. A release whose record is broken has only a Dir.
+func (r *Root) Current(context.Context) (*agent.Installed, error) {
+	name, err := r.target()
+	if err != nil || name == "" {
+		return nil, err
+	}
+	dir := r.join(dirReleases, name)
+	rec, _, err := readRecord(dir)
+	if err != nil {
+		return &agent.Installed{Dir: dir}, nil
+	}
+	in := rec.installed(dir)
+	return &in, nil
+}
+
+// Verify implements agent.Installer.
+func (r *Root) Verify(ctx context.Context) (string, []string, error) {
+	name, err := r.target()
+	if err != nil || name == "" {
+		return "", nil, err
+	}
+	_, content, drift, err := check(ctx, r.join(dirReleases, name))
+	return content, drift, err
+}
+
+// Swap implements agent.Installer.
+func (r *Root) Swap(_ context.Context, s *agent.Staged) error { return r.point(s.Dir) }
+
+// SwapBack implements agent.Installer.
+func (r *Root) SwapBack(_ context.Context, to *agent.Installed) error { return r.point(to.Dir) }
+
+func (r *Root) point(dir string) error {
+	name := filepath.Base(dir)
+	if dir != r.join(dirReleases, name) {
+		return fmt.Errorf("swap to %s: not a release of %s", dir, r.path)
+	}
+	if _, err := os.Stat(filepath.Join(dir, nameRecord)); err != nil {
+		return fmt.Errorf("swap: %w", err)
+	}
+	// What is there now must be the agent's own link, or nothing: a directory that somebody put there is never replaced.
+	if _, err := r.target(); err != nil {
+		return err
+	}
+	if err := r.disk.Symlink(dirReleases+"/"+name, r.join(linkCurrent)); err != nil {
+		return fmt.Errorf("swap: %w", err)
+	}
+	return nil
+}
+
+// Sweep implements agent.Installer.
+func (r *Root) Sweep(_ context.Context, keep ...string) error {
+	current, err := r.target()
+	if err != nil {
+		return err
+	}
+	if err := r.sweepTmp(); err != nil {
+		return fmt.Errorf("clean up: %w", err)
+	}
+	list, err := os.ReadDir(r.join(dirReleases))
+	if err != nil {
+		return fmt.Errorf("clean up: %w", err)
+	}
+	for _, d := range list {
+		if d.Name() == current || slices.Contains(keep, r.join(dirReleases, d.Name())) {
+			continue
+		}
+		if err := r.discard(d.Name()); err != nil {
+			return fmt.Errorf("clean up: %w", err)
+		}
+	}
+	return nil
+}
+
+// discard removes a release. It leaves its name first: what bears a release's name is complete.
+func (r *Root) discard(name string) error {
+	gone := r.join(dirTmp, durable.TempName())
+	if err := r.disk.Rename(r.join(dirReleases, name), gone); err != nil {
+		return err
+	}
+	return r.disk.RemoveAll(gone)
+}

@@ -1,0 +1,207 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+
+	"github.com/muster-config/muster/distributor/manifest"
+	"github.com/muster-config/muster/distributor/store"
+)
+
+// maxKeyrings bounds how many new keyrings one sync takes: a source cannot keep the agent busy with them.
+const maxKeyrings = 100
+
+// answer is what one carrier said when it was asked for the head.
+type answer struct {
+	data []byte
+	err  error
+}
+
+// ask asks every carrier for the head at once, each for at most askLimit, so that a slow one costs no more than itself.
+func (a *Agent) ask(ctx context.Context) []answer {
+	answers := make([]answer, len(a.opts.Carriers))
+	var wg sync.WaitGroup
+	for i, c := range a.opts.Carriers {
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, a.timing.ask)
+			defer cancel()
+			answers[i].data, answers[i].err = c.Head(ctx, a.cfg.Cohort)
+		})
+	}
+	wg.Wait()
+	return answers
+}
+
+// resync reads everything anew: keyrings and the head of every carrier, of which it takes the highest that is valid. It says what each carrier came to;
+// without one valid head the agent goes on with what it knew, and reports the first refusal.
+func (a *Agent) resync(ctx context.Context) []SourceResult {
+	a.followKeyrings(ctx)
+	answers := a.ask(ctx)
+	results := make([]SourceResult, len(answers))
+	views := make([]*manifest.View, len(answers))
+	best := -1
+	now := a.now()
+	for i, ans := range answers {
+		results[i].Name = a.opts.Carriers[i].Name()
+		err := ans.err
+		if err == nil {
+			// Each is judged against the same state: what one carrier says does not make the next one's wrong.
+			_, views[i], err = a.trust().AcceptHead(a.cfg.Cohort, ans.data, now)
+		}
+		if err != nil {
+			results[i].Err, results[i].Error, results[i].Refused = err, err.Error(), refusal(err)
+			continue
+		}
+		results[i].Mark = views[i].Mark().String()
+		if best < 0 || views[i].Mark().Compare(views[best].Mark()) > 0 {
+			best = i
+		}
+	}
+	if best >= 0 {
+		if err := a.take(answers[best].data); err != nil {
+			results[best].Err, results[best].Error, results[best].Refused = err, err.Error(), refusal(err)
+		}
+	}
+	a.noteSources(results, best)
+	a.distrust = nil
+	for _, r := range results {
+		if best < 0 && r.Refused {
+			a.distrust = fmt.Errorf("%s: %w", r.Name, r.Err)
+			break
+		}
+	}
+	return results
+}
+
+// take makes a head the newest verified one.
+func (a *Agent) take(data []byte) error {
+	next, view, err := a.trust().AcceptHead(a.cfg.Cohort, data, a.now())
+	if err != nil {
+		return err
+	}
+	if a.view != nil && view.Mark().Compare(a.view.Mark()) < 0 {
+		return fmt.Errorf("%w: %s is behind %s", manifest.ErrOrder, view.Mark(), a.view.Mark())
+	}
+	key := a.headKey()
+	if !bytes.Equal(a.st.Head[key], data) {
+		// In memory only: it is written before anything is done or said because of it (persist).
+		a.st.Head[key] = bytes.Clone(data)
+		a.dirty = true
+	}
+	a.st.Trust[a.cfg.Repo] = next
+	a.view = view
+	return nil
+}
+
+func (a *Agent) headKey() string { return a.cfg.Repo + "/" + a.cfg.Cohort }
+
+func (a *Agent) trust() manifest.TrustState { return a.st.Trust[a.cfg.Repo] }
+
+// noteSources logs what changed about the carriers since the last time: one that is behind, refused, unreachable, or well again.
+func (a *Agent) noteSources(results []SourceResult, best int) {
+	said := map[string]string{}
+	for i, r := range results {
+		word := ""
+		switch {
+		case r.Refused && r.Err != nil && errors.Is(r.Err, manifest.ErrOrder):
+			word = "behind"
+		case r.Refused:
+			word = "refused"
+		case r.Err != nil:
+			word = "no answer"
+		case best >= 0 && r.Mark != results[best].Mark:
+			word = "behind"
+		}
+		said[r.Name] = word
+		if a.said[r.Name] == word {
+			continue
+		}
+		attrs := []any{"source", r.Name}
+		if r.Mark != "" {
+			attrs = append(attrs, "mark", r.Mark)
+		}
+		if best >= 0 && i != best {
+			attrs = append(attrs, "newest", results[best].Mark)
+		}
+		if r.Error != "" {
+			attrs = append(attrs, "err", r.Error)
+		}
+		switch word {
+		case "":
+			a.log.Info("source is well again", attrs...)
+		default:
+			a.log.Warn("source: "+word, attrs...)
+		}
+	}
+	a.said = said
+}
+
+// followKeyrings takes keyring n+1, n+2 … from whichever carrier has them.
+func (a *Agent) followKeyrings(ctx context.Context) {
+	for range maxKeyrings {
+		keys, err := a.trust().Keys()
+		if err != nil {
+			a.log.Error("keyring in state.json", "err", err)
+			return
+		}
+		if !a.nextKeyring(ctx, keys.Version+1) {
+			return
+		}
+		a.log.Info("new keyring", "version", keys.Version+1)
+	}
+}
+
+func (a *Agent) nextKeyring(ctx context.Context, version uint64) bool {
+	answers := make([]answer, len(a.opts.Carriers))
+	var wg sync.WaitGroup
+	for i, c := range a.opts.Carriers {
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, a.timing.ask)
+			defer cancel()
+			answers[i].data, answers[i].err = c.Keyring(ctx, version)
+		})
+	}
+	wg.Wait()
+	for i, ans := range answers {
+		if errors.Is(ans.err, store.ErrNotFound) {
+			continue
+		}
+		err := ans.err
+		var next manifest.TrustState
+		if err == nil {
+			next, err = a.trust().AcceptKeyring(ans.data)
+		}
+		if err != nil {
+			// An unreachable carrier says so when it is asked for the head.
+			level := slog.LevelDebug
+			if refusal(err) {
+				level = slog.LevelWarn
+			}
+			a.log.Log(ctx, level, "keyring", "version", version, "source", a.opts.Carriers[i].Name(), "err", err)
+			continue
+		}
+		a.st.Trust[a.cfg.Repo] = next
+		a.dirty = true
+		return true
+	}
+	return false
+}
+
+// resolve says what this host is to run now, by the newest verified head.
+func (a *Agent) resolve(ctx context.Context) (manifest.Resolution, error) {
+	host := manifest.Host{Name: a.cfg.Host, Labels: maps.Clone(a.cfg.Labels)}
+	r, err := manifest.Resolve(a.view, host, a.now())
+	if err != nil || r.Variants == nil {
+		return r, err
+	}
+	doc, err := a.variants(ctx, *r.Variants)
+	if err != nil {
+		return r, fmt.Errorf("read the host variants of release %d: %w", r.Epoch(), err)
+	}
+	return r.WithVariants(a.cfg.Host, doc), nil
+}

@@ -1,0 +1,300 @@
+package agent
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// maxConfigBytes bounds a configuration file.
+const maxConfigBytes = 1 << 20
+
+// LoadConfig reads a configuration file and the services.d/*.yaml beside it (each holds a `services:` mapping of its own), fills in defaults and
+// validates. An error is one line that names file, line and key.
+func LoadConfig(path string) (Config, error) {
+	var c Config
+	if err := loadFile(path, &c, configKeys); err != nil {
+		return Config{}, err
+	}
+	parts, err := filepath.Glob(filepath.Join(filepath.Dir(path), "services.d", "*.yaml"))
+	if err != nil {
+		return Config{}, fmt.Errorf("%s: %w", path, err)
+	}
+	sort.Strings(parts)
+	from := map[string]string{}
+	for name := range c.Services {
+		from[name] = path
+	}
+	for _, part := range parts {
+		var p Config
+		if err := loadFile(part, &p, partKeys); err != nil {
+			return Config{}, err
+		}
+		for name, s := range p.Services {
+			if other, ok := from[name]; ok {
+				return Config{}, fmt.Errorf("%s: service %q is in %s too; keep one of them", part, name, other)
+			}
+			from[name] = part
+			if c.Services == nil {
+				c.Services = map[string]ServiceConfig{}
+			}
+			c.Services[name] = s
+		}
+	}
+	if c.Host == "" {
+		name, err := os.Hostname()
+		if err != nil {
+			return Config{}, fmt.Errorf("%s: host: missing, and this machine has no name: %w", path, err)
+		}
+		c.Host = name
+	}
+	c = c.WithDefaults()
+	if err := c.Validate(); err != nil {
+		return Config{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return c, nil
+}
+
+func loadFile(path string, c *Config, keys fields[Config]) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("read configuration: %w", err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxConfigBytes+1))
+	switch {
+	case err != nil:
+		return fmt.Errorf("read configuration: %w", err)
+	case len(data) > maxConfigBytes:
+		return fmt.Errorf("%s: larger than %d bytes", path, maxConfigBytes)
+	}
+	if err := parseConfig(data, c, keys); err != nil {
+		return fmt.Errorf("%s%w", path, err) // the error begins with ":<line>: " or ": "
+	}
+	return nil
+}
+
+func parseConfig(data []byte, c *Config, keys fields[Config]) error {
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	var doc, more yaml.Node
+	switch err := dec.Decode(&doc); {
+	case errors.Is(err, io.EOF):
+		return errors.New(": empty")
+	case err != nil:
+		return fmt.Errorf(": %s", oneLine(err))
+	}
+	if err := dec.Decode(&more); !errors.Is(err, io.EOF) {
+		return fmt.Errorf(":%d: a second YAML document; keep one", max(more.Line, 1))
+	}
+	return keys.read(doc.Content[0], "", c)
+}
+
+func oneLine(err error) string {
+	return strings.Join(strings.Fields(strings.TrimPrefix(err.Error(), "yaml: ")), " ")
+}
+
+// fields is how a mapping is read: key → what sets it. A nil function marks a key that a later version does.
+type fields[T any] map[string]func(n *yaml.Node, at string, to *T) error
+
+var partKeys = fields[Config]{"services": configKeys["services"]}
+
+var configKeys = fields[Config]{
+	"host":    func(n *yaml.Node, at string, c *Config) error { return text(n, at, &c.Host) },
+	"repo":    func(n *yaml.Node, at string, c *Config) error { return text(n, at, &c.Repo) },
+	"cohort":  func(n *yaml.Node, at string, c *Config) error { return text(n, at, &c.Cohort) },
+	"keyring": func(n *yaml.Node, at string, c *Config) error { return text(n, at, &c.Keyring) },
+	"root":    func(n *yaml.Node, at string, c *Config) error { return text(n, at, &c.Root) },
+	"poll":    func(n *yaml.Node, at string, c *Config) error { return duration(n, at, &c.Poll) },
+	"sources": func(n *yaml.Node, at string, c *Config) error { return texts(n, at, &c.Sources) },
+	"mode": func(n *yaml.Node, at string, c *Config) error {
+		if err := text(n, at, &c.Mode); err != nil {
+			return err
+		}
+		if c.Mode == "observe" {
+			return notYet(n, "mode: observe")
+		}
+		if c.Mode != "" && c.Mode != ModeEnforce {
+			return fail(n, "%s: %q is not known; it is enforce", at, c.Mode)
+		}
+		return nil
+	},
+	"metrics": func(n *yaml.Node, at string, _ *Config) error {
+		var s string
+		if err := text(n, at, &s); err != nil {
+			return err
+		}
+		if s != "" {
+			return notYet(n, "metrics")
+		}
+		return nil
+	},
+	"labels": func(n *yaml.Node, at string, c *Config) error {
+		c.Labels = map[string]string{}
+		return mapping(n, at, func(k, v *yaml.Node, at string) error {
+			var s string
+			err := text(v, at, &s)
+			c.Labels[k.Value] = s
+			return err
+		})
+	},
+	"collector": func(n *yaml.Node, at string, c *Config) error { return collectorKeys.read(n, at, &c.Collector) },
+	"services": func(n *yaml.Node, at string, c *Config) error {
+		c.Services = map[string]ServiceConfig{}
+		return mapping(n, at, func(k, v *yaml.Node, at string) error {
+			var s ServiceConfig
+			err := serviceKeys.read(v, at, &s)
+			c.Services[k.Value] = s
+			return err
+		})
+	},
+}
+
+var collectorKeys = fields[CollectorConfig]{
+	"url":        func(n *yaml.Node, at string, c *CollectorConfig) error { return text(n, at, &c.URL) },
+	"token_file": func(n *yaml.Node, at string, c *CollectorConfig) error { return text(n, at, &c.TokenFile) },
+	"ca_file":    func(n *yaml.Node, at string, c *CollectorConfig) error { return text(n, at, &c.CAFile) },
+}
+
+var serviceKeys = fields[ServiceConfig]{
+	"check":  func(n *yaml.Node, at string, s *ServiceConfig) error { return texts(n, at, &s.Check) },
+	"reload": func(n *yaml.Node, at string, s *ServiceConfig) error { return texts(n, at, &s.Reload) },
+	"confirm": func(n *yaml.Node, at string, s *ServiceConfig) error {
+		s.Confirm = &ConfirmConfig{}
+		return confirmKeys.read(n, at, s.Confirm)
+	},
+	"links": nil, "owner": nil, "group": nil, "unit": nil, "healthy": nil, "instances": nil, "take_over": nil,
+}
+
+var confirmKeys = fields[ConfirmConfig]{
+	"http":   func(n *yaml.Node, at string, c *ConfirmConfig) error { return text(n, at, &c.HTTP) },
+	"field":  func(n *yaml.Node, at string, c *ConfirmConfig) error { return text(n, at, &c.Field) },
+	"within": func(n *yaml.Node, at string, c *ConfirmConfig) error { return duration(n, at, &c.Within) },
+	"exec":   nil, "file": nil, "unix": nil, "status": nil,
+}
+
+func (f fields[T]) read(n *yaml.Node, at string, to *T) error {
+	return mapping(n, at, func(k, v *yaml.Node, at string) error {
+		set, known := f[k.Value]
+		switch {
+		case !known:
+			return fail(k, "unknown key %q%s", at, f.didYouMean(k.Value))
+		case set == nil:
+			return notYet(k, at)
+		}
+		return set(v, at, to)
+	})
+}
+
+func mapping(n *yaml.Node, at string, each func(k, v *yaml.Node, at string) error) error {
+	if n.Kind != yaml.MappingNode {
+		if at == "" {
+			return fail(n, "not a mapping of keys to values")
+		}
+		return fail(n, "%s: not a mapping of keys to values", at)
+	}
+	seen := map[string]int{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		k, v := n.Content[i], n.Content[i+1]
+		if k.Kind != yaml.ScalarNode || k.Tag == "!!merge" {
+			return fail(k, "a key must be plain text")
+		}
+		path := k.Value
+		if at != "" {
+			path = at + "." + path
+		}
+		if line, twice := seen[k.Value]; twice {
+			return fail(k, "key %q is also on line %d", path, line)
+		}
+		seen[k.Value] = k.Line
+		if err := each(k, v, path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func text(n *yaml.Node, at string, to *string) error {
+	if n.Kind != yaml.ScalarNode || n.Tag == "!!null" {
+		return fail(n, "%s: not a text", at)
+	}
+	*to = n.Value
+	return nil
+}
+
+func texts(n *yaml.Node, at string, to *[]string) error {
+	if n.Kind != yaml.SequenceNode {
+		return fail(n, "%s: not a list; write [a, b]", at)
+	}
+	*to = make([]string, len(n.Content))
+	for i, c := range n.Content {
+		if err := text(c, fmt.Sprintf("%s[%d]", at, i), &(*to)[i]); err != nil {
+			return err
+		}
+	}
+	if len(*to) > 0 && (*to)[0] == "" {
+		return fail(n, "%s[0]: empty", at)
+	}
+	return nil
+}
+
+func duration(n *yaml.Node, at string, to *time.Duration) error {
+	var s string
+	if err := text(n, at, &s); err != nil {
+		return err
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil || d <= 0 {
+		return fail(n, "%s: %q is not a duration such as 60s or 5m", at, s)
+	}
+	*to = d
+	return nil
+}
+
+func fail(n *yaml.Node, format string, args ...any) error {
+	return fmt.Errorf(":%d: %s", n.Line, fmt.Sprintf(format, args...))
+}
+
+func notYet(n *yaml.Node, key string) error {
+	return fail(n, "%s is known, but this version of muster-agent does not do it yet; remove it", key)
+}
+
+func (f fields[T]) didYouMean(key string) string {
+	best, dist := "", 3
+	for k := range f {
+		if d := distance(key, k); d < dist || d == dist && best != "" && k < best {
+			best, dist = k, d
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return fmt.Sprintf(" (did you mean %q?)", best)
+}
+
+// distance is the edit distance of two keys.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		prev := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := 1
+			if a[i] == b[j] {
+				cost = 0
+			}
+			prev, row[j+1] = row[j+1], min(row[j+1]+1, row[j]+1, prev+cost)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/muster-config/muster/agent"
+	"github.com/muster-config/muster/cmd/internal/cli"
+	"github.com/muster-config/muster/distributor/store"
+)
+
+func (a *app) onceCmd() *cobra.Command {
+	var install bool
+	cmd := &cobra.Command{
+		Use:   "once",
+		Short: "one full sync; 0 only if this host runs what is assigned to it",
+		Long: `Does one full sync and ends: every source is asked, pauses after failures do not
+count. Ends with 0 only if the host runs what the signed manifest assigns to it, and
+every service is confirmed at its required grade; 1 if it does not; 4 if every
+source was refused; 5 if one was not reached and no other was good.
+
+With --install it ends after the swap, for a unit's ExecStartPre: the service that
+starts next loads the new files by itself.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			small()
+			cfg, err := a.load()
+			if err != nil {
+				return err
+			}
+			h, err := a.open(cmd.Context(), cfg, a.logger(slog.LevelWarn))
+			if err != nil {
+				return err
+			}
+			defer h.Close()
+			res, err := h.Once(cmd.Context(), install)
+			if ctxErr := cmd.Context().Err(); ctxErr != nil {
+				return fmt.Errorf("broken off: %w", ctxErr)
+			}
+			if res.Host == "" {
+				return err
+			}
+			if a.json {
+				if perr := cli.PrintJSON(a.out, res); perr != nil {
+					return perr
+				}
+			} else {
+				a.say(res)
+			}
+			return outcome(res, err, install)
+		},
+	}
+	cmd.Flags().BoolVar(&install, "install", false, "end after the swap: no reload, no confirmation")
+	cmd.Flags().BoolVar(&a.json, "json", false, "print the result as JSON")
+	return cmd
+}
+
+func (a *app) say(r agent.OnceResult) {
+	switch {
+	case r.Running == 0:
+		fmt.Fprintf(a.out, "%s: nothing installed\n", r.Host)
+	case len(r.Changed) > 0:
+		fmt.Fprintf(a.out, "%s: epoch %d installed, changed: %s\n", r.Host, r.Running, strings.Join(r.Changed, ", "))
+	default:
+		fmt.Fprintf(a.out, "%s: epoch %d, nothing changed\n", r.Host, r.Running)
+	}
+	if r.Confirmed {
+		fmt.Fprintf(a.out, "%s: confirmed, grade %s\n", r.Host, r.Grade)
+	}
+	for _, w := range r.Waiting {
+		fmt.Fprintf(a.out, "%s: %s: %s: %s\n", r.Host, w.Service, w.State, w.Reason)
+	}
+}
+
+// outcome is the exit code of what a sync came to. A source that was refused or not reached does not matter while another was good.
+func outcome(r agent.OnceResult, err error, install bool) error {
+	good, refused, empty := 0, 0, 0
+	var firstRefused, first error
+	for _, s := range r.Sources {
+		switch {
+		case s.Err == nil:
+			good++
+			continue
+		case errors.Is(s.Err, store.ErrNotFound):
+			empty++
+		case s.Refused:
+			refused++
+			if firstRefused == nil {
+				firstRefused = fmt.Errorf("%s: %w", s.Name, s.Err)
+			}
+		}
+		if first == nil {
+			first = fmt.Errorf("%s: %w", s.Name, s.Err)
+		}
+	}
+	switch {
+	case good > 0:
+	case refused == len(r.Sources):
+		return cli.Fail(cli.NotTrusted, cli.HintOf(firstRefused), "no source gave a head that can be believed; %w", firstRefused)
+	case empty == len(r.Sources):
+		return cli.Fail(cli.No, "check cohort: and sources: in the configuration; `muster publish` assigns releases to a cohort", "no source knows cohort %s; %w", r.Cohort, first)
+	default:
+		return cli.Fail(cli.Unreachable, "check sources: in the configuration and the network; the host keeps what it has", "no source was reached; %w", first)
+	}
+	switch {
+	case install && r.Installed, r.Confirmed:
+		return nil
+	case err != nil && !r.Installed:
+		code := cli.CodeOf(err)
+		if code == cli.Interrupted {
+			code = cli.No
+		}
+		switch r.Code {
+		case agent.CodeCheck, agent.CodeReload, agent.CodeUnwell:
+			code = cli.No
+		case agent.CodeDigest, agent.CodeUnsafe, agent.CodeEmpty, agent.CodeMalformed:
+			code = cli.NotTrusted
+		case agent.CodeNotFound, agent.CodeUnreachable, agent.CodeStalled:
+			code = cli.Unreachable
+		case agent.CodeNoSpace:
+			return cli.Fail(cli.Local, "free space on the file system of root:; the host keeps what it has", "epoch %d not installed: %w", r.Desired, err)
+		}
+		return cli.Fail(code, cli.HintOf(err), "epoch %d not installed: %w", r.Desired, err)
+	case r.Reason != "":
+		return cli.Fail(cli.No, "", "epoch %d is not confirmed: %s", r.Desired, r.Reason)
+	}
+	return cli.Fail(cli.No, "", "epoch %d is not confirmed", r.Desired)
+}
