@@ -1,0 +1,122 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// demoCommand is `muster demo` with a temporary directory of its own, so that what it leaves behind is seen.
+func demoCommand(t *testing.T, args ...string) (cmd *exec.Cmd, tmp string) {
+	t.Helper()
+	bin, err := binaries()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	t.Cleanup(cancel)
+	tmp = t.TempDir()
+	cmd = exec.CommandContext(ctx, filepath.Join(bin, "muster"), append([]string{"demo"}, args...)...)
+	cmd.Env = append(os.Environ(), "TMPDIR="+tmp)
+	return cmd, tmp
+}
+
+func leftNothing(t *testing.T, tmp string) {
+	t.Helper()
+	entries, err := os.ReadDir(tmp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		t.Errorf("the demo left %s behind", e.Name())
+	}
+}
+
+func TestDemo(t *testing.T) {
+	for _, tt := range []struct {
+		args  []string
+		code  int
+		wants []string
+	}{
+		{[]string{"--exit"}, 0, []string{
+			"12/12 hosts confirm epoch 1", "11/12 hosts confirm epoch 2", "eu-3", "checkout: process still states epoch 1",
+			"reloaded: checkout on 12 hosts, once each; search and mailer nowhere",
+		}},
+		// The story must notice when the deaf process hears.
+		{[]string{"--exit", "--sabotage=hearing"}, 1, []string{
+			"12/12 hosts confirm epoch 1", "muster: error: the demo saw something else than expected: epoch 2 is confirmed by all 12 hosts",
+		}},
+	} {
+		t.Run(strings.Join(tt.args, " "), func(t *testing.T) {
+			cmd, tmp := demoCommand(t, tt.args...)
+			out, err := cmd.CombinedOutput()
+			code := 0
+			var exit *exec.ExitError
+			if errors.As(err, &exit) {
+				code = exit.ExitCode()
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			if code != tt.code {
+				t.Errorf("exit code %d, want %d", code, tt.code)
+			}
+			for _, want := range tt.wants {
+				if !strings.Contains(string(out), want) {
+					t.Errorf("no %q", want)
+				}
+			}
+			if t.Failed() {
+				t.Logf("%s", out)
+			}
+			leftNothing(t, tmp)
+		})
+	}
+}
+
+// TestDemoCtrlC tries what the demo tells its user to try, and then ends it.
+func TestDemoCtrlC(t *testing.T) {
+	cmd, tmp := demoCommand(t)
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var script, printed strings.Builder
+	for lines := bufio.NewScanner(stdout); lines.Scan(); {
+		printed.WriteString(lines.Text() + "\n")
+		if line, ok := strings.CutPrefix(lines.Text(), "  "); ok && !strings.HasPrefix(line, " ") {
+			if strings.Contains(line, " validate") {
+				line = "! " + line // the typo
+			}
+			script.WriteString(line + "\n")
+		}
+		if strings.Contains(lines.Text(), " fsck --keyring ") {
+			break
+		}
+	}
+	sh := exec.CommandContext(t.Context(), "sh", "-eu", "-c", script.String())
+	sh.Env = append(os.Environ(), gitEnv...)
+	out, err := sh.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "epoch 3 is confirmed by 2 hosts") || !strings.Contains(string(out), "no fault") {
+		t.Errorf("what to try: %v\n%s\n%s", err, script.String(), out)
+	}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("after Ctrl-C: %v", err)
+	}
+	if t.Failed() {
+		t.Logf("%s", printed.String())
+	}
+	leftNothing(t, tmp)
+}

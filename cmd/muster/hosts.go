@@ -1,0 +1,51 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/muster-config/muster/cmd/internal/cli"
+	"github.com/muster-config/muster/distributor/api"
+)
+
+func (a *app) hostsCmd() *cobra.Command {
+	var conn connection
+	var cohort, wanted string
+	cmd := &cobra.Command{
+		Use:   "hosts",
+		Short: "every host: what it is to run, what it runs, and why that is not the same",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := conn.open()
+			if err != nil {
+				return err
+			}
+			hosts, err := c.Hosts(cmd.Context(), cohort, wanted)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return cli.PrintJSON(a.out, append([]api.Host{}, hosts...)) // an empty list prints as []
+			}
+			if len(hosts) == 0 {
+				fmt.Fprintln(a.out, "no host")
+				return nil
+			}
+			rows := [][]string{{"HOST", "COHORT", "VERDICT", "DESIRED", "RUNNING", "GRADE", "WHY"}}
+			for _, h := range hosts {
+				grade := string(h.Grade)
+				if grade == "" {
+					grade = "-"
+				}
+				rows = append(rows, []string{h.Host, h.Cohort, string(h.Verdict), fmt.Sprint(h.Desired), fmt.Sprint(h.Running), grade, h.Why})
+			}
+			cli.PrintTable(a.out, rows)
+			return nil
+		},
+	}
+	conn.flags(cmd)
+	cmd.Flags().StringVar(&cohort, "cohort", "", "only the hosts of this cohort")
+	cmd.Flags().StringVar(&wanted, "verdict", "", "only the hosts with this verdict: confirmed, silent, refused, …")
+	return cmd
+}

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/muster-config/muster/agent"
+	"github.com/muster-config/muster/cue/eval"
+)
+
+var someProblems = []eval.Problem{
+	{
+		Severity: eval.SeverityError, Service: "checkout", Cohorts: []string{"prod-eu", "prod-us", "staging"}, Path: "log_level",
+		Message: `"loud" is not one of "info", "warn"`, SetAt: []eval.Pos{{File: "services/checkout/overlays/env/prod.yaml", Line: 3, Col: 12}},
+		SchemaAt: []eval.Pos{{File: "services/checkout/schema.cue", Line: 6, Col: 2}},
+	},
+	{Severity: eval.SeverityError, Service: "search", Message: "50% of\x1b it: has no file"},
+	{Severity: eval.SeverityWarning, Service: "search", Cohorts: []string{"staging"}, Path: "a,b", Message: "is odd", SetAt: []eval.Pos{{File: "x,y:z.yaml"}}},
+}
+
+func TestPrintProblems(t *testing.T) {
+	var b bytes.Buffer
+	printProblems(&b, someProblems)
+	want := `log_level: "loud" is not one of "info", "warn"  (3 cohorts: prod-eu, prod-us, staging)
+    set at    services/checkout/overlays/env/prod.yaml:3:12
+    schema at services/checkout/schema.cue:6:2
+search: 50% of? it: has no file
+warning: a,b: is odd  (cohort staging)
+    set at    x,y:z.yaml
+`
+	if diff := cmp.Diff(want, b.String()); diff != "" {
+		t.Errorf("text (-want +got):\n%s", diff)
+	}
+	if got := countProblems(someProblems); got != "2 errors, 1 warning" {
+		t.Errorf("counted %q", got)
+	}
+
+	b.Reset()
+	printAnnotations(&b, someProblems)
+	want = `::error file=services/checkout/overlays/env/prod.yaml,line=3,col=12::log_level: "loud" is not one of "info", "warn"
+::error ::search: 50%25 of? it: has no file
+::warning file=x%2Cy%3Az.yaml::a,b: is odd
+`
+	if diff := cmp.Diff(want, b.String()); diff != "" {
+		t.Errorf("annotations (-want +got):\n%s", diff)
+	}
+}
+
+// The commented agent.yaml that init writes is one that the agent takes.
+func TestSkeletonConfigs(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := writeSkeleton(dir); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := agent.LoadConfig(dir + "/deploy/agent.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg.Cohort != "prod" || cfg.Services["hello"].Confirm == nil {
+		t.Errorf("agent.yaml says %+v", cfg)
+	}
+}

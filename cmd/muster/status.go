@@ -1,0 +1,91 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/muster-config/muster/cmd/internal/cli"
+	"github.com/muster-config/muster/distributor/api"
+	"github.com/muster-config/muster/distributor/verdict"
+)
+
+func (a *app) statusCmd() *cobra.Command {
+	var conn connection
+	cmd := &cobra.Command{
+		Use:   "status [COHORT]",
+		Short: "what each cohort is to run, and how many hosts confirm it",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := conn.open()
+			if err != nil {
+				return err
+			}
+			st, err := c.Status(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if st.Cohorts == nil {
+				st.Cohorts = map[string]api.Cohort{}
+			}
+			if len(args) == 1 {
+				one, ok := st.Cohorts[args[0]]
+				if !ok {
+					return unknownCohort(args[0], slices.Collect(maps.Keys(st.Cohorts)))
+				}
+				st.Cohorts = map[string]api.Cohort{args[0]: one}
+			}
+			if a.json {
+				return cli.PrintJSON(a.out, st)
+			}
+			if len(st.Cohorts) == 0 {
+				fmt.Fprintln(a.out, "no cohort yet: nothing was published to the collector's store")
+				return nil
+			}
+			rows := [][]string{{"COHORT", "EPOCH", "PHASE", "CONFIRMED", "OTHERS", "COMMIT", "SUBJECT"}}
+			var why []string
+			for _, name := range slices.Sorted(maps.Keys(st.Cohorts)) {
+				c := st.Cohorts[name]
+				rows = append(rows, []string{
+					name, fmt.Sprint(c.Target), string(c.Phase), fmt.Sprintf("%s of %s", cli.Number(c.Verdicts[verdict.Confirmed]), cli.Number(c.Expected)),
+					otherVerdicts(c.Verdicts), cli.Short(c.Commit), c.Subject,
+				})
+				if c.Stale || c.Verdicts[verdict.Unknown] > 0 {
+					why = append(why, name+": "+c.Why)
+				}
+			}
+			cli.PrintTable(a.out, rows)
+			for _, line := range why {
+				fmt.Fprintln(a.out, cli.Printable(line))
+			}
+			return nil
+		},
+	}
+	conn.flags(cmd)
+	return cmd
+}
+
+// otherVerdicts is "2 applying, 1 silent", or "-".
+func otherVerdicts(counts map[verdict.Code]int) string {
+	var parts []string
+	for _, code := range slices.Sorted(maps.Keys(counts)) {
+		if code != verdict.Confirmed && counts[code] > 0 {
+			parts = append(parts, fmt.Sprintf("%s %s", cli.Number(counts[code]), code))
+		}
+	}
+	if parts == nil {
+		return "-"
+	}
+	return strings.Join(parts, ", ")
+}
+
+func unknownCohort(name string, known []string) error {
+	hint := cli.Suggest(name, known)
+	if hint == "" && len(known) > 0 {
+		hint = "there are " + cli.Names(known, 10)
+	}
+	return cli.Fail(cli.Usage, hint, "no cohort %q", name)
+}

@@ -1,0 +1,256 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/muster-config/muster/cmd/internal/cli"
+	"github.com/muster-config/muster/distributor/api"
+	"github.com/muster-config/muster/distributor/manifest"
+	"github.com/muster-config/muster/distributor/verdict"
+	"github.com/muster-config/muster/pipeline/source"
+)
+
+func (a *app) waitCmd() *cobra.Command {
+	var conn connection
+	w := waiter{every: time.Second}
+	cmd := &cobra.Command{
+		Use:   "wait EPOCH|REV",
+		Short: "wait until every expected host confirms a release, or say who does not and why",
+		Long: `Waits until every expected host has confirmed that it runs the release: its
+epoch, or a commit of the config repo (a branch, a tag, HEAD, an id). Only
+digits mean an epoch. A commit that is not released yet is waited for.
+
+Exit codes: 0 when green; 1 when not, also when the time is over; 5 when the
+collector is not reachable.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if w.timeout < 0 {
+				return cli.Fail(cli.Usage, "", "--timeout %s is negative", w.timeout)
+			}
+			if n, err := strconv.ParseUint(args[0], 10, 64); err == nil {
+				if n == 0 || n > manifest.MaxCounter {
+					return cli.Fail(cli.Usage, "epochs begin with 1; `muster status` shows the newest", "epoch %s is out of range", args[0])
+				}
+				w.epoch = n
+			} else {
+				repo, err := source.Open(a.dir)
+				if err != nil {
+					return err
+				}
+				if w.commit, err = repo.Resolve(args[0]); err != nil {
+					return err
+				}
+			}
+			c, err := conn.open()
+			if err != nil {
+				return err
+			}
+			w.ask = c
+			w.progress = a.out
+			if a.json {
+				w.progress = io.Discard
+			}
+			answer, err := w.run(cmd.Context())
+			if answer == nil && a.json && cli.CodeOf(err) == cli.No {
+				answer = &api.Wait{Epoch: w.epoch, Why: err.Error()} // not released yet
+			}
+			if answer != nil && a.json {
+				if perr := cli.PrintJSON(a.out, tidy(*answer)); perr != nil {
+					return perr
+				}
+			}
+			return err
+		},
+	}
+	conn.flags(cmd)
+	cmd.Flags().StringVar(&w.cohort, "cohort", "", "only this cohort")
+	cmd.Flags().DurationVar(&w.timeout, "timeout", 5*time.Minute, "how long to wait; 0 looks once")
+	cmd.Flags().BoolVar(&w.strict, "strict", false, "count hosts in that were silent before the release was published")
+	return cmd
+}
+
+// asker is the part of the collector's client that wait needs.
+type asker interface {
+	Releases(ctx context.Context) ([]api.Release, error)
+	Wait(ctx context.Context, epoch uint64, q api.WaitQuery) (*api.Wait, error)
+}
+
+// waiter waits for one release.
+type waiter struct {
+	ask      asker
+	epoch    uint64 // or
+	commit   string // its full id, until the epoch is known
+	cohort   string
+	strict   bool
+	timeout  time.Duration
+	every    time.Duration // between looks for a release that is not there yet, and after a lost answer
+	progress io.Writer
+	last     string // progress line
+}
+
+// run returns the last answer, if any was had, and nil when it is green.
+func (w *waiter) run(ctx context.Context) (*api.Wait, error) {
+	start := time.Now()
+	outer := ctx
+	// Once around is always done: the first look has its own time.
+	ctx, cancel := context.WithTimeout(ctx, max(w.timeout, 10*time.Second))
+	defer cancel()
+	var answer *api.Wait // the newest
+	var lost error       // the newest look had no answer
+	for first := true; ; first = false {
+		got, err := w.look(ctx, answer, max(0, w.timeout-time.Since(start)))
+		switch {
+		case outer.Err() != nil:
+			return answer, outer.Err()
+		case err == nil:
+			answer, lost = got, nil
+		case errors.Is(err, errNotYet):
+			lost = nil
+			w.say("%s", err)
+		case cli.CodeOf(err) != cli.Unreachable || first:
+			return answer, err // a wrong address is said at once; what is refused stays so
+		case ctx.Err() == nil:
+			lost = err
+			w.say("the collector does not answer, trying on: %s", err)
+		}
+		over := time.Since(start) >= w.timeout || ctx.Err() != nil
+		switch {
+		case answer != nil && lost == nil && answer.Green:
+			w.say("epoch %d is confirmed by %s%s", answer.Epoch, cli.Count(answer.Confirmed, "host"), owed(answer))
+			return answer, nil
+		case lost != nil && over:
+			return answer, cli.Fail(cli.Unreachable, "hosts keep their configuration without it; run the command again when it is back", "the collector does not answer: %w", lost)
+		case answer == nil && over:
+			return nil, cli.Fail(cli.No, "publish it with `muster publish`, or check that the collector reads the same store", "%s", w.notYet())
+		case answer != nil && lost == nil && (answer.Never || over):
+			return answer, w.verdict(answer)
+		case answer != nil && lost == nil:
+			w.say("epoch %d: %s", answer.Epoch, tally(answer))
+		}
+		if answer == nil || lost != nil {
+			select {
+			case <-ctx.Done():
+			case <-time.After(min(w.every, max(0, w.timeout-time.Since(start)))):
+			}
+		}
+	}
+}
+
+var errNotYet = errors.New("not released yet")
+
+func (w *waiter) notYet() string {
+	if w.commit != "" && w.epoch == 0 {
+		return fmt.Sprintf("commit %s is not released yet", cli.Short(w.commit))
+	}
+	return fmt.Sprintf("epoch %d is not released yet", w.epoch)
+}
+
+// look asks once, for at most left: it answers as soon as something changed since answer.
+func (w *waiter) look(ctx context.Context, answer *api.Wait, left time.Duration) (*api.Wait, error) {
+	if w.epoch == 0 {
+		releases, err := w.ask.Releases(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range releases {
+			if r.Commit == w.commit && r.Kind == manifest.ReleaseCommit {
+				w.epoch = max(w.epoch, r.Epoch)
+			}
+		}
+		if w.epoch == 0 {
+			return nil, fmt.Errorf("commit %s is %w", cli.Short(w.commit), errNotYet)
+		}
+	}
+	q := api.WaitQuery{Cohort: w.cohort, Strict: w.strict}
+	if answer != nil {
+		q.After, q.Wait = answer.Version, min(left, 25*time.Second)
+	}
+	got, err := w.ask.Wait(ctx, w.epoch, q)
+	if errors.Is(err, api.ErrNotFound) {
+		return nil, fmt.Errorf("epoch %d is %w", w.epoch, errNotYet)
+	}
+	return got, err
+}
+
+// say prints a progress line unless it was the last one.
+func (w *waiter) say(format string, args ...any) {
+	line := cli.Printable(fmt.Sprintf(format, args...))
+	if line != w.last {
+		fmt.Fprintf(w.progress, "%s  %s\n", time.Now().UTC().Format(time.RFC3339), line)
+	}
+	w.last = line
+}
+
+// tally is "9 confirmed, 3 waiting (eu-1 applying, …), 1 owed".
+func tally(g *api.Wait) string {
+	s := fmt.Sprintf("%s confirmed, %s waiting", cli.Number(g.Confirmed), cli.Number(len(g.Waiting)))
+	var who []string
+	for _, h := range g.Waiting[:min(3, len(g.Waiting))] {
+		who = append(who, fmt.Sprintf("%s %s", h.Host, h.Verdict))
+	}
+	if len(g.Waiting) > 3 {
+		who = append(who, "…")
+	}
+	if who != nil {
+		s += " (" + strings.Join(who, ", ") + ")"
+	}
+	return s + owed(g)
+}
+
+func owed(g *api.Wait) string {
+	if g.Owed == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", %s owed", cli.Number(g.Owed))
+}
+
+// verdict prints who has not confirmed and why, and is the error that says so.
+func (w *waiter) verdict(g *api.Wait) error {
+	rows := [][]string{}
+	for _, name := range slices.Sorted(maps.Keys(g.Cohorts)) {
+		c := g.Cohorts[name]
+		for _, h := range c.Waiting {
+			rows = append(rows, []string{"  " + h.Host, name, string(h.Verdict), h.Why})
+		}
+		for _, h := range c.OwedHosts {
+			rows = append(rows, []string{"  " + h.Host, name, "owed", h.Why})
+		}
+	}
+	if len(rows) > 0 {
+		fmt.Fprintln(w.progress, "not confirmed:")
+		cli.PrintTable(w.progress, rows)
+	}
+	hint := "`muster hosts` shows every host; run the command again to wait longer"
+	if g.Never {
+		hint = "waiting does not help: change what stops it, then publish or resume"
+	}
+	why := ""
+	if g.Why != "" {
+		why = ": " + g.Why
+	}
+	return cli.Fail(cli.No, hint, "epoch %d is not confirmed (%s)%s", g.Epoch, tally(g), why)
+}
+
+// tidy makes empty lists print as [].
+func tidy(g api.Wait) api.Wait {
+	g.Waiting = append([]verdict.Waiting{}, g.Waiting...)
+	g.OwedHosts = append([]verdict.Waiting{}, g.OwedHosts...)
+	cohorts := map[string]verdict.Green{}
+	for name, c := range g.Cohorts {
+		c.Waiting = append([]verdict.Waiting{}, c.Waiting...)
+		c.OwedHosts = append([]verdict.Waiting{}, c.OwedHosts...)
+		cohorts[name] = c
+	}
+	g.Cohorts = cohorts
+	return g
+}
