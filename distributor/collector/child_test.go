@@ -275,7 +275,7 @@ func TestB099BoundedHistory(t *testing.T) {
 	w.cohort("prod", "web-1")
 	r := newRig(t, w, nil)
 	r.c.mu.Lock()
-	for e := uint64(1); e <= 3*maxReleases; e++ {
+	for e := uint64(1); e <= maxReleases+200; e++ {
 		r.c.dirty.seen[e] = w.now()
 		r.c.dirty.assigned("prod", e, w.now().Add(time.Duration(e)*time.Second))
 	}

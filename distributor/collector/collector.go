@@ -13,7 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/singleflight"
 
 	"github.com/muster-config/muster/distributor/api"
@@ -127,8 +126,7 @@ func New(cfg Config, deps Deps) (*Collector, error) {
 			return nil, err
 		}
 		if err := c.load(); err != nil {
-			c.db.close()
-			return nil, err
+			return nil, errors.Join(err, c.db.close())
 		}
 	}
 	if c.secret == nil {
@@ -146,12 +144,12 @@ func (c *Collector) Repo() string { return c.repo }
 
 // Run reads the store and writes the database until ctx ends, and then returns nil: what was accepted is written. It is called once.
 func (c *Collector) Run(ctx context.Context) error {
-	defer c.Close()
-	defer close(c.ended)
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { c.follow(ctx); return nil })
-	group.Go(func() error { c.write(ctx); return nil })
-	return group.Wait()
+	var work sync.WaitGroup
+	work.Go(func() { c.follow(ctx) })
+	work.Go(func() { c.write(ctx) })
+	work.Wait()
+	close(c.ended)
+	return c.Close()
 }
 
 // Close lets the database go; Run does it by itself.

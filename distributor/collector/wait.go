@@ -25,7 +25,7 @@ type waitQuery struct {
 
 // waitState is the last answer to a question, by its fingerprint.
 type waitState struct {
-	print   uint64
+	sum     uint64
 	version uint64
 }
 
@@ -98,7 +98,7 @@ func (c *Collector) green(ctx context.Context, who caller, epoch uint64, q api.W
 	}
 	now := c.now()
 	w := &api.Wait{Epoch: epoch, Green: true, Waiting: []verdict.Waiting{}, OwedHosts: []verdict.Waiting{}, Cohorts: map[string]verdict.Green{}}
-	print := fnv.New64a()
+	sum := fnv.New64a()
 	c.mu.RLock()
 	var whys []string
 	for _, name := range names {
@@ -116,7 +116,7 @@ func (c *Collector) green(ctx context.Context, who caller, epoch uint64, q api.W
 		if !g.Green {
 			whys = append(whys, name+": "+g.Why)
 		}
-		fmt.Fprintf(print, "%s %t %t %d %d %d\n", name, g.Green, g.Never, g.Confirmed, g.Owed, len(g.Waiting))
+		fmt.Fprintf(sum, "%s %t %t %d %d %d\n", name, g.Green, g.Never, g.Confirmed, g.Owed, len(g.Waiting))
 		if len(g.Waiting) > 0 {
 			// The sentences hold ages; what the host last said stands for them.
 			slices.SortFunc(hosts, func(a, b judged) int { return strings.Compare(a.Input.Host, b.Input.Host) })
@@ -128,7 +128,7 @@ func (c *Collector) green(ctx context.Context, who caller, epoch uint64, q api.W
 				if h.host != nil {
 					digest = h.host.digest
 				}
-				fmt.Fprintf(print, "%s %s %d %s\n", h.Input.Host, h.Verdict.Code, h.Verdict.Desired, digest)
+				fmt.Fprintf(sum, "%s %s %d %s\n", h.Input.Host, h.Verdict.Code, h.Verdict.Desired, digest)
 			}
 		}
 	}
@@ -149,12 +149,12 @@ func (c *Collector) green(ctx context.Context, who caller, epoch uint64, q api.W
 	defer c.mu.Unlock()
 	key := waitQuery{epoch, q.Cohort, q.Strict, strings.Join(who.cohorts, " ")}
 	state, ok := c.waits[key]
-	if !ok || state.print != print.Sum64() {
+	if !ok || state.sum != sum.Sum64() {
 		if !ok && len(c.waits) >= maxWaits {
 			clear(c.waits)
 		}
 		c.versions++
-		state = waitState{print.Sum64(), c.versions}
+		state = waitState{sum.Sum64(), c.versions}
 		c.waits[key] = state
 	}
 	w.Version = state.version
