@@ -116,7 +116,7 @@ func (s *steady) Read(p []byte) (int, error) {
 	n, err := s.body.Read(p)
 	s.read.Add(int64(n))
 	s.left.Add(-int64(n))
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		err = fmt.Errorf("%s: %w", s.from, s.explain(err))
 	}
 	return n, err

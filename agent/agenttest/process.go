@@ -2,6 +2,7 @@ package agenttest
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -69,7 +70,7 @@ func (p *Process) load() error {
 	if err != nil {
 		return err
 	}
-	defer c.Close()
+	defer func() { _ = c.Close() }()
 	data, err := c.ReadFile(p.service + ".yaml")
 	if err != nil {
 		return err
@@ -102,6 +103,6 @@ func (p *Process) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 // Ask asks a process as a probe would, without a connection.
 func Ask(p *Process) string {
 	w := httptest.NewRecorder()
-	p.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/health", nil))
+	p.ServeHTTP(w, httptest.NewRequestWithContext(context.Background(), http.MethodGet, "/health", nil))
 	return w.Body.String()
 }

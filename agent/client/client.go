@@ -54,7 +54,7 @@ func Load(root string) (*Release, error) {
 		return nil, err
 	}
 	rel, err := r.release()
-	r.root.Close()
+	_ = r.root.Close()
 	return rel, err
 }
 
@@ -114,7 +114,7 @@ func Open(root, service string) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer o.root.Close()
+	defer func() { _ = o.root.Close() }()
 	rel, err := o.release()
 	if err != nil {
 		return nil, err

@@ -44,16 +44,16 @@ func Open(ctx context.Context, cfg agent.Config, o Options) (*Host, error) {
 	h := &Host{}
 	opts, err := h.options(ctx, cfg, o)
 	if err != nil {
-		h.Close()
+		_ = h.Close()
 		return nil, err
 	}
 	if h.root, err = install.Open(opts.Config.Root); err != nil {
-		h.Close()
+		_ = h.Close()
 		return nil, err
 	}
 	opts.Installer, opts.Memory = h.root, h.root
 	if h.Agent, err = agent.New(opts); err != nil {
-		h.Close()
+		_ = h.Close()
 		return nil, err
 	}
 	return h, nil
@@ -62,7 +62,7 @@ func Open(ctx context.Context, cfg agent.Config, o Options) (*Host, error) {
 // Check says whether Open would take a configuration, as far as that shows without taking the root into use.
 func Check(ctx context.Context, cfg agent.Config) error {
 	h := &Host{}
-	defer h.Close()
+	defer func() { _ = h.Close() }()
 	opts, err := h.options(ctx, cfg, Options{})
 	if err == nil {
 		_, err = manifest.NewTrust(opts.Config.Repo, opts.Keyring)

@@ -47,7 +47,7 @@ func OpenDisk(path string, disk durable.Disk) (*Root, error) {
 		return nil, fmt.Errorf("root %s is not an absolute path", path)
 	}
 	if err := r.open(); err != nil {
-		r.Close()
+		_ = r.Close()
 		return nil, err
 	}
 	return r, nil
@@ -114,7 +114,7 @@ func (r *Root) cannot(what string, err error) error {
 		why = fmt.Errorf("user %d may not: permission denied; give it the directory, or set root: to another one", os.Geteuid())
 	}
 	var at *fs.PathError
-	if errors.As(err, &at) && at.Path != r.path && why != err {
+	if errors.As(err, &at) && at.Path != r.path && !errors.Is(why, err) {
 		return fmt.Errorf("cannot %s %s: %s: %w", what, r.path, at.Path, joined{why, err})
 	}
 	return fmt.Errorf("cannot %s %s: %w", what, r.path, joined{why, err})

@@ -86,16 +86,17 @@ func run(ctx context.Context, c Command, out *tail) error {
 	case <-ctx.Done():
 		why = fmt.Errorf("%s was stopped: %w", argv[0], context.Cause(ctx))
 	}
-	syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM)
+	// An error means that the group is gone already, which is what is wanted.
+	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM)
 	grace := time.NewTimer(Grace)
 	defer grace.Stop()
 	select {
-	case <-done:
+	case <-done: //nolint:errcheck // how it ended after TERM does not matter
 		// A polite end; members of the group that ignored TERM go too.
-		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 	case <-grace.C:
-		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-		<-done
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		<-done //nolint:errcheck // likewise
 	}
 	return why
 }

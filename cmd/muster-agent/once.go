@@ -35,7 +35,7 @@ starts next loads the new files by itself.`,
 			if err != nil {
 				return err
 			}
-			defer h.Close()
+			defer func() { _ = h.Close() }()
 			res, err := h.Once(cmd.Context(), install)
 			if ctxErr := cmd.Context().Err(); ctxErr != nil {
 				return fmt.Errorf("broken off: %w", ctxErr)

@@ -45,7 +45,7 @@ func (a *app) run(ctx context.Context, hup <-chan os.Signal) error {
 	log.Info("agent runs", "version", version(), "host", cfg.Host, "cohort", cfg.Cohort, "root", cfg.Root)
 	for {
 		next, err := a.runUntil(ctx, h, hup, log)
-		h.Close()
+		_ = h.Close()
 		if err != nil || next == nil {
 			return err
 		}

@@ -1,0 +1,129 @@
+package agent
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/muster-config/muster/distributor/manifest"
+	"github.com/muster-config/muster/distributor/report"
+)
+
+// New puts an agent together. It reads nothing and starts nothing.
+func New(o Options) (*Agent, error) {
+	o.Config = o.Config.WithDefaults()
+	if err := o.Config.Validate(); err != nil {
+		return nil, err
+	}
+	switch {
+	case len(o.Carriers) == 0:
+		return nil, errors.New("agent: no carrier")
+	case o.Installer == nil || o.Memory == nil || o.Prober == nil:
+		return nil, errors.New("agent: Installer, Memory and Prober are needed")
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Version == "" {
+		o.Version = "unknown"
+	}
+	a := &Agent{
+		opts: o, cfg: o.Config, now: o.Now, timing: o.timing, phase: report.PhaseIdle,
+		log:    o.Logger.With("host", o.Config.Host, "cohort", o.Config.Cohort),
+		health: map[string]health{}, probes: map[string]*probeCount{}, said: map[string]string{},
+		hints: make(chan hint, 1), changed: make(chan struct{}, 1),
+	}
+	if a.timing == nil {
+		a.timing = defaultTiming()
+	}
+	var boot [16]byte
+	rand.Read(boot[:])
+	a.boot = hex.EncodeToString(boot[:])
+	return a, nil
+}
+
+// start reads what the last run left, and ends what it left open: a change without a verdict, and reloads that are owed.
+func (a *Agent) start(ctx context.Context) error {
+	if a.started {
+		return nil
+	}
+	var err error
+	if a.st, err = loadState(a.opts.Memory); err != nil {
+		return err
+	}
+	if a.id, err = loadIdentity(a.opts.Memory, a.opts.MachineID); err != nil {
+		return err
+	}
+	a.out = newReports(a.opts.Reporter, a.id, a.cfg.Poll, a.now, a.log, a.timing)
+	if err := a.bootstrap(); err != nil {
+		return err
+	}
+	if data := a.st.Head[a.headKey()]; data != nil {
+		if err := a.take(data); err != nil {
+			a.log.Warn("the head in state.json is not valid any more", "err", err)
+		}
+	}
+	if a.cur, err = a.opts.Installer.Current(ctx); err != nil {
+		return err
+	}
+	if a.cur != nil {
+		a.content = a.cur.Content
+		if a.st.Trial == nil && a.cur.Content != "" {
+			a.st.reconcile(a.cur.Services) // no change on a host whose state was not lost
+		}
+	}
+	a.started = true
+	return nil
+}
+
+// bootstrap begins trust with the host's own keyring, or goes on with the one that was reached from it. A newer one in the file is the will of whoever
+// runs this host and is taken, with the floors as they are.
+func (a *Agent) bootstrap() error {
+	fresh, err := manifest.NewTrust(a.cfg.Repo, a.opts.Keyring)
+	if err != nil {
+		return fmt.Errorf("keyring %s: %w", a.cfg.Keyring, err)
+	}
+	had, ok := a.st.Trust[a.cfg.Repo]
+	if ok {
+		mine, err := fresh.Keys()
+		if err != nil {
+			return fmt.Errorf("keyring %s: %w", a.cfg.Keyring, err)
+		}
+		if keys, err := had.Keys(); err == nil && keys.Version >= mine.Version {
+			return nil
+		}
+		had.Keyring = fresh.Keyring
+		fresh = had
+		a.log.Info("keyring taken from the file", "version", mine.Version)
+	}
+	a.st.Trust[a.cfg.Repo] = fresh
+	a.dirty = true
+	return nil
+}
+
+// persist writes the state if it changed. It comes before every act that follows from it: floors are on disk before a head is acted on or reported.
+func (a *Agent) persist() error {
+	if !a.dirty && a.view == nil {
+		return nil
+	}
+	if !a.dirty {
+		a.seen = a.view.Mark().String()
+		return nil
+	}
+	if err := a.st.save(a.opts.Memory); err != nil {
+		return err
+	}
+	a.dirty = false
+	a.seen = ""
+	if a.view != nil {
+		a.seen = a.view.Mark().String()
+	}
+	return nil
+}
