@@ -24,6 +24,9 @@ type Follower struct {
 	Done func(commit string, res *Result, err error)
 }
 
+// renewEvery is how often a Follower that assigns looks after the freshness of heads; they are fresh for manifest.MaxFreshFor.
+const renewEvery = time.Hour
+
 // Run follows until ctx ends, and then returns nil: what it publishes is complete at every moment. A refused commit is recorded and logged once, and the next tip is
 // waited for. What fails for another reason is tried again, ever less often, until the tip moves.
 func (f *Follower) Run(ctx context.Context) error {
@@ -41,14 +44,24 @@ func (f *Follower) Run(ctx context.Context) error {
 		wait = every
 	)
 	var last string // the tip tried last
+	renewed := time.Now()
 	for {
 		commit, err := f.Tip(ctx)
 		if err == nil && commit != last {
 			last, wait = commit, every
 		}
 		var res *Result
-		if err == nil && commit != done {
+		switch {
+		case err != nil:
+		case commit != done:
 			res, err = f.publish(ctx, commit)
+			renewed = time.Now()
+		case f.Options.RolloutNow && time.Since(renewed) >= renewEvery:
+			// A settled tip is published again: nothing new comes of it, but heads that are half through their freshness are signed anew.
+			renewed = time.Now()
+			if _, again := f.publish(ctx, commit); again != nil && ctx.Err() == nil && !errors.Is(again, ErrRefused) && !errors.Is(again, ErrRewritten) {
+				log.Warn("heads were not renewed; it will be tried again", "commit", commit, "err", again)
+			}
 		}
 		if ctx.Err() != nil {
 			return nil

@@ -69,6 +69,15 @@ func TestFollow(t *testing.T) {
 			synctest.Wait()
 		}
 		settle()
+		before, _ := newPlace(t, m).head("prod")
+		p.now = p.now.Add(20 * time.Hour) // a quiet day: heads are signed anew before they are stale
+		time.Sleep(2 * time.Hour)
+		synctest.Wait()
+		after, _ := newPlace(t, m).head("prod")
+		if after.Manifest.Serial <= before.Manifest.Serial || after.Manifest.FreshUntil.Sub(p.now) < manifest.MaxFreshFor/2 {
+			t.Errorf("20h later the head is %s, fresh for %s more", after.Mark(), after.Manifest.FreshUntil.Sub(p.now))
+		}
+		opened[bad], opened[good] = 0, 0
 		move(bad)
 		settle()
 		// The store is away for some calls: the commit is published when it is back.

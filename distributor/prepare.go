@@ -29,17 +29,14 @@ func (p *Publisher) open(ctx context.Context) (*session, error) {
 	if s.trust, err = manifest.NewTrust(p.cfg.Repo, p.cfg.Keyring); err != nil {
 		return nil, fmt.Errorf("keyring given: %w", err)
 	}
-	if err := s.openKeyring(ctx, kr.Version); err != nil {
+	if err := s.openKeyring(ctx, *kr); err != nil {
 		return nil, err
 	}
 	if s.keyring, err = s.trust.Keys(); err != nil {
 		return nil, fmt.Errorf("keyring: %w", err)
 	}
-	if !slices.ContainsFunc(s.keyring.Roles.Release, func(r manifest.ReleaseRole) bool { return r.Key == p.cfg.Release.KeyID() }) {
-		return nil, fmt.Errorf("release key %.12s… is not a release key of keyring %d: %w", p.cfg.Release.KeyID(), s.keyring.Version, manifest.ErrSignature)
-	}
-	if r := p.cfg.Rollout; r != nil && !slices.Contains(s.keyring.Roles.Rollout, r.KeyID()) {
-		return nil, fmt.Errorf("rollout key %.12s… is not a rollout key of keyring %d: %w", r.KeyID(), s.keyring.Version, manifest.ErrSignature)
+	if err := s.keysFit(s.keyring); err != nil {
+		return nil, err
 	}
 	if s.storeID, err = openStoreID(ctx, p.cfg.Store); err != nil {
 		return nil, err
@@ -48,15 +45,29 @@ func (p *Publisher) open(ctx context.Context) (*session, error) {
 	return s, nil
 }
 
+// keysFit checks that the signers given have the roles that they are to sign in.
+func (p *Publisher) keysFit(k manifest.Keyring) error {
+	if !slices.ContainsFunc(k.Roles.Release, func(r manifest.ReleaseRole) bool { return r.Key == p.cfg.Release.KeyID() }) {
+		return fmt.Errorf("release key %.12s… is not a release key of keyring %d: %w", p.cfg.Release.KeyID(), k.Version, manifest.ErrSignature)
+	}
+	if r := p.cfg.Rollout; r != nil && !slices.Contains(k.Roles.Rollout, r.KeyID()) {
+		return fmt.Errorf("rollout key %.12s… is not a rollout key of keyring %d: %w", r.KeyID(), k.Version, manifest.ErrSignature)
+	}
+	return nil
+}
+
 // openKeyring puts the given keyring into an empty store, or checks that the store's begins with it, and follows the store's to the newest.
-func (s *session) openKeyring(ctx context.Context, version uint64) error {
-	st := s.cfg.Store
+func (s *session) openKeyring(ctx context.Context, given manifest.Keyring) error {
+	st, version := s.cfg.Store, given.Version
 	key := manifest.KeyKeyring(version)
 	versions, err := keyringVersions(ctx, st)
 	if err != nil {
 		return err
 	}
 	if len(versions) == 0 {
+		if err := s.keysFit(given); err != nil { // an empty store must not get a keyring that goes with other keys
+			return err
+		}
 		// One conditional write commits a release: a store that ignores the condition is found out before the first object.
 		if err := store.CheckCAS(ctx, st); err != nil {
 			return fmt.Errorf("%w; nothing was published", err)

@@ -15,7 +15,10 @@ import (
 
 // Standing says what a cohort stands on: the index of its bundle, nil if there is none; same means that content0 and evidence are exactly what stands,
 // and then no index is needed.
-type Standing func(ctx context.Context, cohort, content0 string, evidence map[string]manifest.Grade) (index *bundle.Index, same bool, err error)
+//
+// embeds says whether a service of the cohort refers to release.epoch. If one did when what stands was made and none does now, or the other way round, it is not
+// the same, although the epoch-0 renders are equal: the files differ by the number.
+type Standing func(ctx context.Context, cohort, content0 string, evidence map[string]manifest.Grade, embeds bool) (index *bundle.Index, same bool, err error)
 
 // Cohort is what one cohort gets in a release.
 type Cohort struct {
@@ -81,7 +84,7 @@ func (r *Rendered) At(ctx context.Context, epoch uint64, standing Standing) (map
 	stood := map[string]*bundle.Index{}
 	for _, name := range r.Cohorts() {
 		c := r.cohorts[name]
-		index, same, err := standing(ctx, name, c.content0, maps.Clone(c.evidence))
+		index, same, err := standing(ctx, name, c.content0, maps.Clone(c.evidence), c.embeds())
 		if err != nil {
 			return nil, fmt.Errorf("cohort %s: %w", name, err)
 		}
@@ -104,13 +107,23 @@ func serviceEpochs(c *cohort, index *bundle.Index, epoch uint64) map[string]bund
 	for name, s := range c.services {
 		e := epoch
 		if index != nil {
-			if old, ok := index.Services[name]; ok && old.Digest0 == s.digest0 {
+			if old, ok := index.Services[name]; ok && old.Digest0 == s.digest0 && (s.usesEpoch || old.Digest == s.digest0) {
 				e = old.Epoch
 			}
 		}
 		services[name] = bundle.Service{Epoch: e, Digest0: s.digest0, Digest: s.digest0, Files: len(s.files)}
 	}
 	return services
+}
+
+// embeds reports whether a service of the cohort refers to release.epoch.
+func (c *cohort) embeds() bool {
+	for _, s := range c.services {
+		if s.usesEpoch {
+			return true
+		}
+	}
+	return false
 }
 
 // renderFiles fills in the files of every cohort that changed. A service that kept its epoch and nevertheless renders other bytes than those that stand

@@ -94,7 +94,7 @@ type stand map[string]struct {
 	index    *bundle.Index
 }
 
-func (s stand) standing(_ context.Context, cohort, content0 string, _ map[string]manifest.Grade) (*bundle.Index, bool, error) {
+func (s stand) standing(_ context.Context, cohort, content0 string, _ map[string]manifest.Grade, _ bool) (*bundle.Index, bool, error) {
 	return s[cohort].index, s[cohort].index != nil && s[cohort].content0 == content0, nil
 }
 
@@ -131,6 +131,38 @@ func TestB084NothingRendered(t *testing.T) {
 				t.Errorf("%v, want %q", err, test.want)
 			}
 		})
+	}
+}
+
+// A literal 0 in place of release.epoch leaves the epoch-0 render as it was; the files that stand carry another number all the same.
+func TestEpochReplacedByItsZero(t *testing.T) {
+	stands := stand{}
+	first := build(t, &evaluator{}, map[string]string{"services/a/prod": "n=EPOCH", "services/b/prod": "x"}, pipeline.Options{})
+	cohorts, err := first.At(t.Context(), 4, stands.standing)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stands.take(cohorts)
+	second := build(t, &evaluator{}, map[string]string{"services/a/prod": "n=0", "services/b/prod": "y"}, pipeline.Options{})
+	if cohorts, err = second.At(t.Context(), 5, stands.standing); err != nil {
+		t.Fatal(err)
+	}
+	a := cohorts["prod"].Services["a"]
+	if a.Epoch != 5 || a.Digest == stands["prod"].index.Services["a"].Digest {
+		t.Errorf("other bytes under service epoch %d", a.Epoch)
+	}
+	var embeds []bool
+	for _, r := range []*pipeline.Rendered{first, second} {
+		_, err := r.At(t.Context(), 6, func(_ context.Context, _, _ string, _ map[string]manifest.Grade, e bool) (*bundle.Index, bool, error) {
+			embeds = append(embeds, e)
+			return nil, false, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !slices.Equal(embeds, []bool{true, false}) {
+		t.Errorf("embeds %v", embeds)
 	}
 }
 

@@ -20,9 +20,6 @@ var ErrVanished = errors.New("head vanished")
 // attempts bound how often a decision is made anew because somebody else was first, or an answer got lost.
 const attempts = 24
 
-// historyTried bounds how many copies are read to find the order of a head that is gone.
-const historyTried = 50
-
 // Decide makes the next manifest from the head that stands, nil if there is none. Not changed means: leave it.
 type Decide func(prev *manifest.View) (next manifest.Manifest, changed bool, err error)
 
@@ -181,8 +178,11 @@ func aboveHistory(ctx context.Context, st store.Reader, trust manifest.TrustStat
 		}
 	}
 	slices.SortFunc(marks, func(a, b manifest.Mark) int { return b.Compare(a) })
-	for _, mark := range marks[:min(len(marks), historyTried)] {
+	for _, mark := range marks {
 		obj, err := st.Get(ctx, manifest.KeyHistory(cohort, mark), manifest.MaxHeadBytes)
+		if errors.Is(err, store.ErrTooLarge) || errors.Is(err, store.ErrNotFound) {
+			continue
+		}
 		if err != nil {
 			return fmt.Errorf("read the history of cohort %s: %w", cohort, err)
 		}
@@ -192,6 +192,10 @@ func aboveHistory(ctx context.Context, st store.Reader, trust manifest.TrustStat
 		}
 		m.Era, m.Serial = max(m.Era, mark.Era), max(m.Serial, mark.Serial+2)
 		return nil
+	}
+	if len(marks) > 0 {
+		return fmt.Errorf("the head of cohort %s is gone, and none of the %d copies under %s is genuine: %w; hosts would refuse a head that starts anew, so nothing was assigned: restore %s from a backup of the store",
+			cohort, len(marks), prefix, ErrVanished, manifest.KeyHead(cohort))
 	}
 	return nil
 }

@@ -80,9 +80,9 @@ func Func(tree source.Tree, opts pipeline.Options) distributor.BuildFunc {
 
 // standing asks the publisher what stands. Other evidence with the same files is a change too: only a new statement can say it.
 func standing(in distributor.BuildInput) pipeline.Standing {
-	return func(ctx context.Context, cohort, content0 string, evidence map[string]manifest.Grade) (*bundle.Index, bool, error) {
+	return func(ctx context.Context, cohort, content0 string, evidence map[string]manifest.Grade, embeds bool) (*bundle.Index, bool, error) {
 		if in.Stands != nil {
-			if st := in.Stands(cohort); st != nil && !maps.Equal(st.Evidence, evidence) {
+			if st := in.Stands(cohort); st != nil && (!maps.Equal(st.Evidence, evidence) || embeds != (st.Content != st.Content0)) {
 				content0 = ""
 			}
 		}

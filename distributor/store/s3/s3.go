@@ -156,9 +156,12 @@ func (s *Store) get(ctx context.Context, key string, token store.Token, limit in
 		if same(etag, token) { // a server, or a cache before it, that knows no If-None-Match
 			return store.ErrNotModified
 		}
-		data, err := io.ReadAll(body)
+		data, err := io.ReadAll(io.LimitReader(body, limit+1)) // a server need not say the size
 		if err != nil {
 			return err
+		}
+		if int64(len(data)) > limit {
+			return fmt.Errorf("more than %d bytes: %w", limit, store.ErrTooLarge)
 		}
 		if etag == "" {
 			etag = digestToken(data)
