@@ -93,6 +93,9 @@ func TestDemoCtrlC(t *testing.T) {
 	var script, printed strings.Builder
 	for lines := bufio.NewScanner(stdout); lines.Scan(); {
 		printed.WriteString(lines.Text() + "\n")
+		if !strings.Contains(printed.String(), "In another terminal:") {
+			continue
+		}
 		if line, ok := strings.CutPrefix(lines.Text(), "  "); ok && !strings.HasPrefix(line, " ") {
 			if strings.Contains(line, " validate") {
 				line = "! " + line // the typo

@@ -8,6 +8,7 @@ import (
 
 	"github.com/muster-config/muster/agent"
 	"github.com/muster-config/muster/cue/eval"
+	"github.com/muster-config/muster/distributor/collector"
 )
 
 var someProblems = []eval.Problem{
@@ -48,7 +49,7 @@ warning: a,b: is odd  (cohort staging)
 	}
 }
 
-// The commented agent.yaml that init writes is one that the agent takes.
+// The commented agent.yaml and collector.yaml that init writes are ones that agent and collector take.
 func TestSkeletonConfigs(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := writeSkeleton(dir); err != nil {
@@ -60,5 +61,12 @@ func TestSkeletonConfigs(t *testing.T) {
 	}
 	if cfg.Cohort != "prod" || cfg.Services["hello"].Confirm == nil {
 		t.Errorf("agent.yaml says %+v", cfg)
+	}
+	col, err := collector.LoadConfig(dir + "/deploy/collector.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if col.Store == "" || col.Keyring != cfg.Keyring {
+		t.Errorf("collector.yaml says %+v", col)
 	}
 }

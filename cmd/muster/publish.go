@@ -135,7 +135,7 @@ func openPublisher(ctx context.Context, url, dir, releaseKey, rolloutKey string,
 func openKey(ctx context.Context, name, ref string) (manifest.Signer, error) {
 	s, err := keys.Open(ctx, ref)
 	if err != nil {
-		return nil, cli.Fail(codeOr(err, cli.Local), fmt.Sprintf("`muster keys init` makes it; --%s-key takes a path, env:NAME or exec:COMMAND", name), "%s key: %w", name, err)
+		return nil, cli.Fail(codeOr(err, cli.Local), fmt.Sprintf("`muster keys init` makes it; --%s-key takes a path, env:NAME or exec:COMMAND", name), "%s %w", name, err) // "release key PATH: …"
 	}
 	return s, nil
 }

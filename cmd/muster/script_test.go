@@ -30,8 +30,22 @@ import (
 func TestMain(m *testing.M) {
 	eval.Child() // commands that run in this process evaluate in it, started again
 	// Processes that scripts start beside the three real binaries.
-	testscript.Main(m, map[string]func(){"hostsvc": hostsvc})
+	testscript.Main(cleaning{m}, map[string]func(){"hostsvc": hostsvc})
 }
+
+// cleaning removes the binaries after the tests.
+type cleaning struct{ *testing.M }
+
+func (c cleaning) Run() int {
+	defer func() {
+		if built != "" {
+			os.RemoveAll(built)
+		}
+	}()
+	return c.M.Run()
+}
+
+var built string // directory of the binaries
 
 // binaries builds the three real binaries once and returns their directory.
 var binaries = sync.OnceValues(func() (string, error) {
@@ -39,6 +53,7 @@ var binaries = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
+	built = dir
 	args := []string{"build", "-o", dir + string(filepath.Separator)}
 	if raceEnabled {
 		args = append(args, "-race")

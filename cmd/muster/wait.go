@@ -82,6 +82,7 @@ collector is not reachable.`,
 // asker is the part of the collector's client that wait needs.
 type asker interface {
 	Releases(ctx context.Context) ([]api.Release, error)
+	Release(ctx context.Context, epoch uint64) (*api.Release, error)
 	Wait(ctx context.Context, epoch uint64, q api.WaitQuery) (*api.Wait, error)
 }
 
@@ -177,6 +178,9 @@ func (w *waiter) look(ctx context.Context, answer *api.Wait, left time.Duration)
 	}
 	got, err := w.ask.Wait(ctx, w.epoch, q)
 	if errors.Is(err, api.ErrNotFound) {
+		if _, known := w.ask.Release(ctx, w.epoch); w.cohort != "" && known == nil {
+			return nil, err // it is released, and has no such cohort
+		}
 		return nil, fmt.Errorf("epoch %d is %w", w.epoch, errNotYet)
 	}
 	return got, err

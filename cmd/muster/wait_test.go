@@ -14,8 +14,8 @@ import (
 	"github.com/muster-config/muster/distributor/verdict"
 )
 
-// collector is what a collector answers as time goes by; it holds a long poll as the real one does.
-type collector struct {
+// fakeCollector is what a collector answers as time goes by; it holds a long poll as the real one does.
+type fakeCollector struct {
 	start    time.Time
 	released time.Duration // the commit is there from then on
 	down     [2]time.Duration
@@ -28,7 +28,7 @@ type step struct {
 	wait api.Wait
 }
 
-func (c *collector) reach() error {
+func (c *fakeCollector) reach() error {
 	c.asked++
 	if t := time.Since(c.start); c.down[0] <= t && t < c.down[1] {
 		return fmt.Errorf("%w: refused", unreachable{})
@@ -41,7 +41,7 @@ type unreachable struct{}
 func (unreachable) Error() string { return "collector is not reachable" }
 func (unreachable) ExitCode() int { return cli.Unreachable }
 
-func (c *collector) Releases(context.Context) ([]api.Release, error) {
+func (c *fakeCollector) Releases(context.Context) ([]api.Release, error) {
 	if err := c.reach(); err != nil {
 		return nil, err
 	}
@@ -51,12 +51,22 @@ func (c *collector) Releases(context.Context) ([]api.Release, error) {
 	return []api.Release{{Epoch: 8, Commit: "other", Kind: manifest.ReleaseCommit}, {Epoch: 7, Commit: "c0ffee", Kind: manifest.ReleaseCommit}}, nil
 }
 
-func (c *collector) Wait(ctx context.Context, epoch uint64, q api.WaitQuery) (*api.Wait, error) {
+func (c *fakeCollector) Release(_ context.Context, epoch uint64) (*api.Release, error) {
+	if epoch != 7 || time.Since(c.start) < c.released {
+		return nil, fmt.Errorf("no release %d: %w", epoch, api.ErrNotFound)
+	}
+	return &api.Release{Epoch: 7}, nil
+}
+
+func (c *fakeCollector) Wait(ctx context.Context, epoch uint64, q api.WaitQuery) (*api.Wait, error) {
 	if err := c.reach(); err != nil {
 		return nil, err
 	}
 	if epoch != 7 || time.Since(c.start) < c.released {
 		return nil, fmt.Errorf("no release %d: %w", epoch, api.ErrNotFound)
+	}
+	if q.Cohort != "" && q.Cohort != "prod" {
+		return nil, fmt.Errorf("release 7 has no cohort %q: %w", q.Cohort, cli.Fail(cli.No, "it has prod", "%w", api.ErrNotFound))
 	}
 	deadline := time.Now().Add(q.Wait)
 	for {
@@ -95,7 +105,7 @@ func TestWait(t *testing.T) {
 	notGreen := api.Wait{Confirmed: 2, Waiting: waiting("web-3"), Why: "1 host waits", Cohorts: map[string]verdict.Green{"prod": {Waiting: waiting("web-3")}}}
 	for _, tt := range []struct {
 		name    string
-		c       collector
+		c       fakeCollector
 		w       waiter
 		code    int
 		took    time.Duration
@@ -103,34 +113,36 @@ func TestWait(t *testing.T) {
 		err     string
 		printed []string
 	}{
-		{"green at once", collector{steps: []step{{0, green}}}, waiter{epoch: 7, timeout: time.Minute}, cli.OK, 0, 1, "", []string{"epoch 7 is confirmed by 3 hosts\n"}},
+		{"green at once", fakeCollector{steps: []step{{0, green}}}, waiter{epoch: 7, timeout: time.Minute}, cli.OK, 0, 1, "", []string{"epoch 7 is confirmed by 3 hosts\n"}},
 		{
-			"green later", collector{steps: []step{{0, notGreen}, {30 * time.Second, green}}}, waiter{epoch: 7, timeout: time.Minute}, cli.OK, 30 * time.Second, 4,
+			"green later", fakeCollector{steps: []step{{0, notGreen}, {30 * time.Second, green}}}, waiter{epoch: 7, timeout: time.Minute}, cli.OK, 30 * time.Second, 4,
 			"", []string{"epoch 7: 2 confirmed, 1 waiting (web-3 applying)\n", "confirmed by 3 hosts\n"},
 		},
 		{
-			"time is over", collector{steps: []step{{0, notGreen}}}, waiter{epoch: 7, timeout: time.Minute}, cli.No, time.Minute, 5,
+			"time is over", fakeCollector{steps: []step{{0, notGreen}}}, waiter{epoch: 7, timeout: time.Minute}, cli.No, time.Minute, 5,
 			"epoch 7 is not confirmed (2 confirmed, 1 waiting (web-3 applying)): 1 host waits", []string{"web-3  prod  applying  swapping\n"},
 		},
-		{"looks once", collector{steps: []step{{0, notGreen}, {time.Second, green}}}, waiter{epoch: 7}, cli.No, 0, 1, "epoch 7 is not confirmed", nil},
+		{"looks once", fakeCollector{steps: []step{{0, notGreen}, {time.Second, green}}}, waiter{epoch: 7}, cli.No, 0, 1, "epoch 7 is not confirmed", nil},
 		{
-			"never", collector{steps: []step{{0, api.Wait{Never: true, Why: "prod has no expected host"}}}}, waiter{epoch: 7, timeout: time.Minute}, cli.No, 0, 1,
+			"never", fakeCollector{steps: []step{{0, api.Wait{Never: true, Why: "prod has no expected host"}}}}, waiter{epoch: 7, timeout: time.Minute}, cli.No, 0, 1,
 			"prod has no expected host", nil,
 		},
 		{
-			"not released in time", collector{released: time.Hour, steps: []step{{0, green}}}, waiter{commit: "c0ffee", timeout: 10 * time.Second}, cli.No, 10 * time.Second, 12,
+			"not released in time", fakeCollector{released: time.Hour, steps: []step{{0, green}}}, waiter{commit: "c0ffee", timeout: 10 * time.Second}, cli.No, 10 * time.Second, 12,
 			"commit c0ffee is not released yet", []string{"commit c0ffee is not released yet"},
 		},
-		{"released later", collector{released: 5 * time.Second, steps: []step{{0, green}}}, waiter{commit: "c0ffee", timeout: 10 * time.Second}, cli.OK, 5 * time.Second, 0, "", nil},
-		{"epoch released later", collector{released: 5 * time.Second, steps: []step{{0, green}}}, waiter{epoch: 7, timeout: 10 * time.Second}, cli.OK, 5 * time.Second, 0, "", nil},
-		{"no such epoch", collector{steps: []step{{0, green}}}, waiter{epoch: 9}, cli.No, 0, 1, "epoch 9 is not released yet", nil},
-		{"not reachable at first", collector{down: [2]time.Duration{0, time.Hour}}, waiter{epoch: 7, timeout: time.Minute}, cli.Unreachable, 0, 1, "not reachable", nil},
+		{"released later", fakeCollector{released: 5 * time.Second, steps: []step{{0, green}}}, waiter{commit: "c0ffee", timeout: 10 * time.Second}, cli.OK, 5 * time.Second, 0, "", nil},
+		{"epoch released later", fakeCollector{released: 5 * time.Second, steps: []step{{0, green}}}, waiter{epoch: 7, timeout: 10 * time.Second}, cli.OK, 5 * time.Second, 0, "", nil},
+		{"no such cohort", fakeCollector{steps: []step{{0, green}}}, waiter{epoch: 7, cohort: "prd", timeout: time.Minute}, cli.No, 0, 1, `release 7 has no cohort "prd"`, nil},
+		{"no such cohort yet", fakeCollector{released: 5 * time.Second, steps: []step{{0, green}}}, waiter{epoch: 7, cohort: "prod", timeout: 10 * time.Second}, cli.OK, 5 * time.Second, 0, "", nil},
+		{"no such epoch", fakeCollector{steps: []step{{0, green}}}, waiter{epoch: 9}, cli.No, 0, 1, "epoch 9 is not released yet", nil},
+		{"not reachable at first", fakeCollector{down: [2]time.Duration{0, time.Hour}}, waiter{epoch: 7, timeout: time.Minute}, cli.Unreachable, 0, 1, "not reachable", nil},
 		{
-			"a restart of the collector", collector{down: [2]time.Duration{10 * time.Second, 20 * time.Second}, steps: []step{{0, notGreen}, {5 * time.Second, notGreen}, {15 * time.Second, green}}},
+			"a restart of the collector", fakeCollector{down: [2]time.Duration{10 * time.Second, 20 * time.Second}, steps: []step{{0, notGreen}, {5 * time.Second, notGreen}, {15 * time.Second, green}}},
 			waiter{epoch: 7, timeout: time.Minute}, cli.OK, 20 * time.Second, 0, "", nil,
 		},
 		{
-			"gone until the end", collector{down: [2]time.Duration{10 * time.Second, time.Hour}, steps: []step{{0, notGreen}, {5 * time.Second, notGreen}}},
+			"gone until the end", fakeCollector{down: [2]time.Duration{10 * time.Second, time.Hour}, steps: []step{{0, notGreen}, {5 * time.Second, notGreen}}},
 			waiter{epoch: 7, timeout: time.Minute}, cli.Unreachable, time.Minute, 0, "the collector does not answer", nil,
 		},
 	} {
@@ -166,7 +178,7 @@ func TestWaitInterrupted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
-		c := &collector{start: time.Now(), steps: []step{{0, api.Wait{}}}}
+		c := &fakeCollector{start: time.Now(), steps: []step{{0, api.Wait{}}}}
 		w := waiter{epoch: 7, timeout: time.Hour, every: time.Second, ask: c, progress: &strings.Builder{}}
 		if _, err := w.run(ctx); err != ctx.Err() || err == nil {
 			t.Errorf("got %v, want %v", err, ctx.Err())

@@ -50,39 +50,51 @@ func Run(ctx context.Context, opts Options) (err error) {
 		return err
 	}
 
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	group, gctx := errgroup.WithContext(ctx)
 	s := &story{opts: opts, dir: dir, start: time.Now(), refused: make(chan error, 1)}
-	group.Go(func() error {
-		if err := s.run(gctx, group); err != nil || opts.Exit {
-			stop() // everything else ends too
-			return err
+	// Agents end first, while there is still a collector to say goodbye to.
+	serverCtx, stopServers := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopServers()
+	agentCtx, stopAgents := context.WithCancel(ctx)
+	defer stopAgents()
+	servers, serverCtx := errgroup.WithContext(serverCtx)
+	agents, agentCtx := errgroup.WithContext(agentCtx)
+	defer context.AfterFunc(serverCtx, stopAgents)()
+
+	err = s.tell(agentCtx, agents, serverCtx, servers)
+	if err == nil && !opts.Exit {
+		<-agentCtx.Done()
+	}
+	stopAgents()
+	agentErr := agents.Wait()
+	stopServers()
+	serverErr := servers.Wait()
+	// What broke something off is the cause, not that it was broken off.
+	for _, cause := range []error{agentErr, serverErr} {
+		if cause != nil && (err == nil || errors.Is(err, context.Canceled)) {
+			err = cause
 		}
-		return nil
-	})
-	err = group.Wait()
-	if errors.Is(err, context.Canceled) && s.told.Load() {
-		return nil // stopped by the user after the story: that is how it ends
 	}
 	return err
 }
 
-// run starts everything in turn and tells what happens.
-func (s *story) run(ctx context.Context, group *errgroup.Group) error {
-	if err := s.prepare(ctx); err != nil {
+// tell starts everything in turn and tells what happens.
+func (s *story) tell(agentCtx context.Context, agents *errgroup.Group, serverCtx context.Context, servers *errgroup.Group) error {
+	if err := s.prepare(agentCtx); err != nil {
 		return err
 	}
-	if err := s.startServer(ctx, group); err != nil {
+	if err := s.startServers(serverCtx, servers); err != nil {
 		return err
 	}
-	if err := s.startHosts(ctx, group); err != nil {
+	if err := s.startProcesses(serverCtx, servers); err != nil {
 		return err
 	}
-	if err := s.everybodyConfirms(ctx); err != nil {
+	if err := s.startAgents(agentCtx, agents); err != nil {
 		return err
 	}
-	if err := s.oneIsDeaf(ctx); err != nil {
+	if err := s.everybodyConfirms(agentCtx); err != nil {
+		return err
+	}
+	if err := s.oneIsDeaf(agentCtx); err != nil {
 		return err
 	}
 	s.told.Store(true)

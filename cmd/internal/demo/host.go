@@ -33,33 +33,39 @@ var fleet = map[string][]string{
 
 var services = []string{"checkout", "mailer", "search"}
 
-// startHosts starts every process and every agent.
-func (s *story) startHosts(ctx context.Context, group *errgroup.Group) error {
+// startProcesses starts the process of every service on every host, as a host has them before muster comes.
+func (s *story) startProcesses(ctx context.Context, group *errgroup.Group) error {
 	for _, cohort := range slices.Sorted(maps.Keys(fleet)) {
 		for _, name := range fleet[cohort] {
 			h := &host{name: name, cohort: cohort, root: filepath.Join(s.dir, "hosts", name, "root"), processes: map[string]*process{}}
+			s.hosts = append(s.hosts, h)
 			for _, service := range services {
-				p := &process{service: service, root: h.root}
-				p.deaf = name == deafHost && service == deafService && !s.opts.Hearing
 				ln, url, err := listen(ctx)
 				if err != nil {
 					return err
 				}
-				p.url = url
+				deaf := name == deafHost && service == deafService && !s.opts.Hearing
+				p := &process{service: service, root: h.root, url: url, deaf: deaf}
 				h.processes[service] = p
 				group.Go(func() error { return p.serve(ctx, ln) })
 			}
-			config := filepath.Join(s.dir, "hosts", name, "agent.yaml")
-			if err := os.MkdirAll(h.root, 0o755); err != nil {
-				return err
-			}
-			if err := os.WriteFile(config, []byte(s.agentYAML(h)), 0o644); err != nil {
-				return err
-			}
-			if err := s.startAgent(ctx, group, name, config); err != nil {
-				return fmt.Errorf("agent of %s: %w", name, err)
-			}
-			s.hosts = append(s.hosts, h)
+		}
+	}
+	return nil
+}
+
+// startAgents starts the agent of every host.
+func (s *story) startAgents(ctx context.Context, group *errgroup.Group) error {
+	for _, h := range s.hosts {
+		config := filepath.Join(s.dir, "hosts", h.name, "agent.yaml")
+		if err := os.MkdirAll(h.root, 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(config, []byte(s.agentYAML(h)), 0o644); err != nil {
+			return err
+		}
+		if err := s.startAgent(ctx, group, h.name, config); err != nil {
+			return fmt.Errorf("agent of %s: %w", h.name, err)
 		}
 	}
 	s.say("%d hosts in %d cohorts, each with a real agent and a process for %s", len(s.hosts), len(fleet), strings.Join(services, ", "))

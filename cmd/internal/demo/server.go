@@ -42,8 +42,8 @@ func (s *story) prepare(ctx context.Context) (err error) {
 	return nil
 }
 
-// startServer starts the collector, and the publisher that follows the branch.
-func (s *story) startServer(ctx context.Context, group *errgroup.Group) (err error) {
+// startServers starts the collector, and the publisher that follows the branch.
+func (s *story) startServers(ctx context.Context, group *errgroup.Group) (err error) {
 	ln, url, err := listen(ctx)
 	if err != nil {
 		return err

@@ -93,21 +93,24 @@ func (s *story) oneIsDeaf(ctx context.Context) error {
 	}
 	s.say("released as epoch %d and assigned to every cohort", epoch)
 
+	// It is deaf, not slow, if that is so for as long as a process has to state the epoch.
 	states := fmt.Sprintf("process still states epoch %d", old)
 	var deaf *api.Host
+	var since time.Time
 	g, err := s.until(ctx, epoch, func(g *api.Wait) bool {
 		if g.Green {
 			return true // then it heard
 		}
-		if g.Confirmed != len(s.hosts)-1 {
+		h, herr := s.host(ctx, deafHost)
+		if g.Confirmed != len(s.hosts)-1 || herr != nil || !strings.Contains(h.Why, states) {
+			deaf = nil
 			return false
 		}
-		h, herr := s.host(ctx, deafHost)
-		if herr != nil || !strings.Contains(h.Why, states) {
-			return false
+		if deaf == nil {
+			since = time.Now()
 		}
 		deaf = h
-		return true
+		return time.Since(since) > within
 	})
 	if err != nil {
 		return err
@@ -120,7 +123,7 @@ func (s *story) oneIsDeaf(ctx context.Context) error {
 	case deaf.Verdict == verdict.Confirmed || !strings.Contains(deaf.Why, deafService):
 		return differs("%s is %q: %s", deafHost, deaf.Verdict, deaf.Why)
 	}
-	s.say("%d/%d hosts confirm epoch %d (%s after the commit); not confirmed:", g.Confirmed, len(s.hosts), epoch, cli.Elapsed(time.Since(at)))
+	s.say("%d/%d hosts confirm epoch %d (%s after the commit); not confirmed, also %s later:", g.Confirmed, len(s.hosts), epoch, cli.Elapsed(since.Sub(at)), within)
 	s.say("    %s  %s: %s", deaf.Host, deaf.Verdict, deaf.Why)
 
 	after, err := s.reloads(ctx)
