@@ -225,10 +225,10 @@ func digest(res *Result) string {
 }
 
 func TestB038Parallel(t *testing.T) {
-	req := manyServices(8 * batch)
+	req := manyServices(16)
 	quiet := func(string, bool) {}
 	want := digest(evaluate(req, 1, quiet))
-	if !strings.HasPrefix(want, fmt.Sprintf("%d units", 8*batch)) {
+	if !strings.HasPrefix(want, fmt.Sprintf("%d units", 16)) {
 		t.Fatal(want)
 	}
 	rounds := 50
@@ -250,10 +250,23 @@ func TestB039Offline(t *testing.T) {
 	if !strings.Contains(said, "example.org/shared") || len(said) == 0 {
 		t.Errorf("missing import: %q", said)
 	}
-	vendored := "-- cue.mod/pkg/example.org/shared/a.cue --\npackage shared\n#A: int\n-- unnamed.cue --\nimport ()\n"
-	res := Evaluate(repo(oneCohort + strings.Replace(module, "deps: \"example.org/shared@v0\": v: \"v0.1.0\"\n", "", 1) + use + vendored))
+	vendored := "-- unnamed.cue --\nimport ()\n"
+	for name, where := range map[string]string{"pkg": "cue.mod/pkg/example.org/shared", "gen": "cue.mod/gen/example.org/shared", "usr": "cue.mod/usr/example.org/shared"} {
+		for _, m := range []string{module, strings.Replace(module, "deps: \"example.org/shared@v0\": v: \"v0.1.0\"\n", "", 1)} {
+			res := Evaluate(repo(oneCohort + m + use + vendored + "-- " + where + "/a.cue --\npackage shared\n#A: int\n"))
+			if got := file(t, res, "prod", "s", "s.json"); got != "{\n  \"a\": 1\n}\n" {
+				t.Errorf("%s: got %q", name, got)
+			}
+		}
+		said := text(t, module+strings.Replace(use, "a: 1", "a: \"x\"", 1)+"-- "+where+"/a.cue --\npackage shared\n#A: int\n#B: {\n")
+		if !strings.Contains(said, where+"/a.cue:3:") {
+			t.Errorf("%s: the position is not in the vendored file:\n%s", name, said)
+		}
+	}
+	res := Evaluate(repo(oneCohort + module + use + "-- cue.mod/local-module.cue --\ndeps: \"example.org/shared@v0\": {v: \"v0.1.0\", replaceWith: \"./vendor/shared\"}\n" +
+		"-- vendor/shared/cue.mod/module.cue --\nmodule: \"example.org/shared@v0\"\nlanguage: version: \"v0.17.0\"\n-- vendor/shared/a.cue --\npackage shared\n#A: int\n"))
 	if got := file(t, res, "prod", "s", "s.json"); got != "{\n  \"a\": 1\n}\n" {
-		t.Errorf("vendored: got %q", got)
+		t.Errorf("replaced: got %q", got)
 	}
 }
 
@@ -330,6 +343,10 @@ func TestB134SecretsAreNotPrinted(t *testing.T) {
 	// The reason is still given.
 	said := text(t, schema(`string & =~"^[a-z]+$" @secret()`)+base("password: "+marker+"\n"))
 	if !strings.HasPrefix(said, "password: the value (a secret, not shown) does not match \"^[a-z]+$\"") {
+		t.Errorf("got %s", said)
+	}
+	// A mark counts for all below it, for short values too.
+	if said := text(t, "-- services/s/s.cue --\npackage s\n#Config: k!: {pin!: string} @secret()\nvalues: #Config\n"+base("k: {pin: 42}\n")); !strings.Contains(said, "k.pin: ") || strings.Contains(said, "42") {
 		t.Errorf("got %s", said)
 	}
 	// A reference is no secret.

@@ -275,6 +275,19 @@ func inputs(e errors.Error) []Pos {
 	return at[:min(len(at), 3)]
 }
 
+// hidden reports whether the value at path must not be shown: for itself, or for something that it lies in.
+func (c *checker) hidden(path []string, s cue.Value) bool {
+	if c.secret(path, s) {
+		return true
+	}
+	for i := 1; i < len(path); i++ {
+		if c.secret(nil, c.at(path[:i])) {
+			return true
+		}
+	}
+	return false
+}
+
 func (c *checker) text(path []string) string {
 	return layer.PathText(slices.Concat(c.prefix, path))
 }

@@ -62,7 +62,7 @@ func Run(ctx context.Context, req *Request, lim Limits) (*Result, error) {
 	if lim.Output == 0 {
 		lim.Output = defaultOutput
 	}
-	exe, err := os.Executable()
+	exe, err := executable()
 	if err != nil {
 		return nil, fmt.Errorf("start the evaluation: %w", err)
 	}
@@ -123,6 +123,18 @@ func Run(ctx context.Context, req *Request, lim Limits) (*Result, error) {
 	return nil, fmt.Errorf("evaluation%s: %w", on(under), err)
 }
 
+// executable is the file that this process runs. Under Linux it stays that one when an upgrade replaces the file: the child must be the
+// same evaluator.
+func executable() (string, error) {
+	if runtime.GOOS == "linux" {
+		const self = "/proc/self/exe"
+		if _, err := os.Stat(self); err == nil {
+			return self, nil
+		}
+	}
+	return os.Executable()
+}
+
 // receive reads the child's messages up to the answer, and says what was under way when they end early.
 func receive(r io.Reader, limit int64) (*Result, []string, error) {
 	bounded := &io.LimitedReader{R: r, N: limit}
@@ -168,6 +180,9 @@ func on(under []string) string {
 		return ""
 	case 1:
 		return " on service " + names[0]
+	}
+	if n := len(names); n > 5 {
+		names = append(names[:5], fmt.Sprintf("and %d more", n-5))
 	}
 	return " on one of the services " + strings.Join(names, ", ")
 }

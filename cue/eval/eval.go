@@ -2,6 +2,7 @@ package eval
 
 import (
 	"fmt"
+	"io/fs"
 	"runtime"
 	"slices"
 	"strings"
@@ -15,8 +16,8 @@ import (
 	"github.com/muster-config/muster/distributor/manifest"
 )
 
-// batch is how many services share a CUE context: one that lives on grows for ever, and a fresh one for each costs more.
-const batch = 25
+// batchSize is how many services share a CUE context at most: one that lives on grows for ever, and a fresh one for each costs more.
+const batchSize = 25
 
 // maxWorkers bounds how many batches are evaluated at once; each holds a context.
 const maxWorkers = 4
@@ -39,6 +40,11 @@ func Evaluate(req *Request) *Result {
 
 // evaluate tells progress what it begins and ends with: "the fleet", or a service.
 func evaluate(req *Request, workers int, progress func(what string, begins bool)) *Result {
+	for _, f := range req.Files {
+		if !fs.ValidPath(f.Path) || f.Path == "." {
+			return &Result{Problems: []Problem{{Severity: SeverityError, Message: fmt.Sprintf("no path from the root of a tree: %q", f.Path)}}}
+		}
+	}
 	t := newTree(req.Files)
 	progress("the fleet", true)
 	policy, problems := guarded("", t.fleet)
@@ -55,15 +61,16 @@ func evaluate(req *Request, workers int, progress func(what string, begins bool)
 	found := make([][]Problem, len(names))
 	todo := make(chan int)
 	var wg sync.WaitGroup
-	for range max(1, min(workers, (len(names)+batch-1)/batch)) {
+	size := max(1, min(batchSize, (len(names)+workers-1)/workers)) // a small repo keeps all workers busy too
+	for range workers {
 		wg.Go(func() {
 			for from := range todo {
-				to := min(from+batch, len(names))
+				to := min(from+size, len(names))
 				e.batch(names[from:to], units[from:to], found[from:to])
 			}
 		})
 	}
-	for from := 0; from < len(names); from += batch {
+	for from := 0; from < len(names); from += size {
 		todo <- from
 	}
 	close(todo)
@@ -125,14 +132,22 @@ func (e *evaluation) batch(names []string, units [][]Unit, problems [][]Problem)
 	services := make([]*service, len(names))
 	var dirs []string
 	for i, name := range names {
+		e.progress(name, true)
 		services[i], problems[i] = e.tree.discover(name, e.policy)
+		e.progress(name, false)
 		if len(services[i].cue) > 0 {
 			dirs = append(dirs, services[i].dir)
 		}
 	}
 	packages := map[string]*build.Instance{}
 	if len(dirs) > 0 {
+		for _, name := range names { // they are parsed together
+			e.progress(name, true)
+		}
 		packages = e.tree.load(dirs...)
+		for _, name := range names {
+			e.progress(name, false)
+		}
 	}
 	shipped := ctx.CompileString(schema.Service, cue.Filename(builtin+"service.cue"))
 	for i, s := range services {

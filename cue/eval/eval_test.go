@@ -5,7 +5,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -111,5 +110,3 @@ func TestShippedRepos(t *testing.T) {
 		})
 	}
 }
-
-var _ = strings.TrimSpace

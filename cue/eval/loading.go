@@ -44,7 +44,11 @@ func (t *tree) instances(dirs ...string) []*build.Instance {
 			if p == "/" {
 				return "."
 			}
-			return strings.TrimPrefix(p, "/")
+			p = strings.TrimPrefix(p, "/")
+			if real, ok := t.origin[p]; ok {
+				return real
+			}
+			return p
 		},
 	})
 }
@@ -97,7 +101,8 @@ var found = regexp.MustCompile(`,? found .*$`)
 // loadError is the text of an error of the loader. It quotes nothing of a line that may hold a secret.
 func (t *tree) loadError(dir string, e errors.Error) string {
 	if at := e.Position(); at.IsValid() {
-		lines := strings.Split(string(t.files[strings.TrimPrefix(at.Filename(), "/")]), "\n")
+		name := strings.TrimPrefix(at.Filename(), "/")
+		lines := strings.Split(string(t.files[name])+string(t.vendored[name]), "\n")
 		for l := at.Line() - 2; l < at.Line(); l++ {
 			if l >= 0 && l < len(lines) && secretName.MatchString(lines[l]) {
 				return "not valid CUE"

@@ -23,7 +23,7 @@ func (c *checker) reason(g group, n *layer.Node, s cue.Value) string {
 	shown := c.show(g.path, n, s)
 	if words := choices(s); words != nil {
 		switch {
-		case c.secret(g.path, s):
+		case c.hidden(g.path, s):
 			return shown + " is not one that the schema accepts"
 		case len(words) == 1:
 			return shown + " is not " + words[0]
@@ -73,7 +73,7 @@ func (c *checker) reason(g group, n *layer.Node, s cue.Value) string {
 
 // own is CUE's message, in one line, or nothing of it for a secret.
 func (c *checker) own(g group, s cue.Value) string {
-	if c.secret(g.path, s) {
+	if c.hidden(g.path, s) {
 		return "does not fit the schema (it is a secret: the value is not shown)"
 	}
 	for _, e := range slices.Backward(g.errs) {
@@ -90,7 +90,7 @@ func (c *checker) own(g group, s cue.Value) string {
 // show is a value as a message quotes it.
 func (c *checker) show(path []string, n *layer.Node, s cue.Value) string {
 	switch {
-	case c.secret(path, s):
+	case c.hidden(path, s):
 		return "the value (a secret, not shown)"
 	case n.Kind == layer.Struct || n.Kind == layer.List:
 		return "the value"

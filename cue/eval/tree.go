@@ -12,8 +12,9 @@ import (
 
 // moduleFile makes the tree a CUE module when it has none of its own.
 const (
-	modulePath = "cue.mod/module.cue"
-	moduleText = "module: \"muster.example/config@v0\"\nlanguage: version: \"v0.17.0\"\n"
+	modulePath      = "cue.mod/module.cue"
+	localModulePath = "cue.mod/local-module.cue"
+	moduleText      = "module: \"muster.example/config@v0\"\nlanguage: version: \"v0.17.0\"\n"
 )
 
 // tree is the request's files as an fs.FS with an index of directories: CUE's loader lists directories again and again, which is
@@ -21,16 +22,20 @@ const (
 type tree struct {
 	files map[string][]byte
 	dirs  map[string][]fs.DirEntry // sorted
+	// origin leads from the places where vendored packages are shown to the files of the tree.
+	origin   map[string]string
+	vendored map[string][]byte // those files
 }
 
 func newTree(files []TreeFile) *tree {
-	t := &tree{files: map[string][]byte{}, dirs: map[string][]fs.DirEntry{".": nil}}
+	t := &tree{files: map[string][]byte{}, dirs: map[string][]fs.DirEntry{".": nil}, origin: map[string]string{}, vendored: map[string][]byte{}}
 	for _, f := range files {
 		t.files[f.Path] = f.Data
 	}
 	if _, ok := t.files[modulePath]; !ok {
 		t.files[modulePath] = []byte(moduleText)
 	}
+	t.vendor()
 	for name, data := range t.files {
 		t.enter(name, entry{name: path.Base(name), size: int64(len(data))})
 	}

@@ -45,7 +45,7 @@ const maxDepth = 1000
 type Error struct {
 	Path []string
 	Msg  string
-	At   []token.Position // empty columns and lines are unknown
+	At   []token.Position // a line or column of 0 is unknown
 }
 
 func (e *Error) Error() string {
@@ -54,7 +54,15 @@ func (e *Error) Error() string {
 		s = PathText(e.Path) + ": " + s
 	}
 	if len(e.At) > 0 {
-		s = e.At[0].String() + ": " + s
+		at := e.At[0]
+		place := at.Filename
+		if at.Line > 0 {
+			place += ":" + strconv.Itoa(at.Line)
+		}
+		if at.Column > 0 {
+			place += ":" + strconv.Itoa(at.Column)
+		}
+		s = place + ": " + s
 	}
 	return s
 }

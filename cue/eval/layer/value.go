@@ -67,6 +67,9 @@ func (x *extractor) value(path []string, v cue.Value, inList bool) *Node {
 	}
 	switch v.IncompleteKind() {
 	case cue.StructKind:
+		if op, _ := cue.Dereference(v).Expr(); op == cue.OrOp && !x.base && !inList {
+			return x.open(path, v, "not concrete: a choice that is still open")
+		}
 		return x.fields(path, v)
 	case cue.BottomKind:
 		return x.open(path, v, "cannot be computed: it refers to something that has no value here")
@@ -99,7 +102,7 @@ func (x *extractor) value(path []string, v cue.Value, inList bool) *Node {
 			}
 			n.Items = append(n.Items, e)
 		}
-		if len(n.Items) == 0 && !v.IsClosed() {
+		if len(n.Items) == 0 && !v.Len().IsConcrete() {
 			return nil // [...string] is a type, not a value
 		}
 		return n
