@@ -18,6 +18,7 @@ import (
 // of the same struct, any error hides what is missing) and prints values; so once CUE has refused, three passes look for unknown fields,
 // refused values and missing fields, each on what the one before left.
 type checker struct {
+	ctx     *cue.Context
 	service string
 	prefix  []string                      // where the schema's root is, for display
 	schema  cue.Value                     // the constraints alone
@@ -218,7 +219,7 @@ func (c *checker) refused(g group, n *layer.Node) []Problem {
 		alt := meant[0]
 		sub := *c
 		sub.prefix, sub.schema = slices.Concat(c.prefix, g.path), alt
-		sub.unify = func(n *layer.Node) cue.Value { return alt.Unify(alt.Context().BuildExpr(n.AST())) }
+		sub.unify = func(n *layer.Node) cue.Value { return alt.Unify(c.ctx.BuildExpr(n.AST())) }
 		if _, ps := sub.check(at); len(ps) > 0 {
 			return ps
 		}
@@ -317,7 +318,7 @@ func field(v cue.Value, name string) cue.Value {
 		return cue.Value{}
 	}
 	p := cue.MakePath(s)
-	return v.FillPath(p, v.Context().BuildExpr(ast.NewIdent("_"))).LookupPath(p)
+	return v.FillPath(p, ast.NewIdent("_")).LookupPath(p)
 }
 
 // index is the constraint that a list puts on an item.

@@ -69,6 +69,7 @@ func (t *tree) fleet() (manifest.Policy, []Problem) {
 	ctx := cuecontext.New()
 	def := ctx.CompileString(schema.Fleet+"\nvalues: #Fleet\n", cue.Filename(builtin+"fleet.cue"))
 	c := &checker{
+		ctx:    ctx,
 		schema: def.LookupPath(valuesPath),
 		unify: func(n *layer.Node) cue.Value {
 			return def.FillPath(valuesPath, ctx.BuildExpr(n.AST())).LookupPath(valuesPath)

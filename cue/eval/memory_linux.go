@@ -12,7 +12,7 @@ func limitMemory(n int64) error {
 	if err := unix.Getrlimit(unix.RLIMIT_DATA, &now); err != nil {
 		return fmt.Errorf("limit memory: %w", err)
 	}
-	want := min(uint64(n), uint64(now.Max))
+	want := min(uint64(n), now.Max)
 	if err := unix.Setrlimit(unix.RLIMIT_DATA, &unix.Rlimit{Cur: want, Max: want}); err != nil {
 		return fmt.Errorf("limit memory to %d bytes: %w", want, err)
 	}

@@ -42,7 +42,7 @@ func (c *checker) reason(g group, n *layer.Node, s cue.Value) string {
 		if want := part.IncompleteKind(); want != cue.BottomKind && want&kind == 0 {
 			return fmt.Sprintf("%s is %s, not %s", shown, n.What(), kinds(want))
 		}
-		if part.Unify(part.Context().BuildExpr(n.AST())).Validate() == nil {
+		if part.Unify(c.ctx.BuildExpr(n.AST())).Validate() == nil {
 			continue
 		}
 		op, args := expr(part)

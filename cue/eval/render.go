@@ -87,7 +87,7 @@ func (r *serviceRun) all(before []Problem) ([]Unit, []Problem) {
 // build compiles the package, and checks what does not depend on a cohort.
 func (r *serviceRun) build(willEvaluate bool) []Problem {
 	r.pkg = r.ctx.BuildInstance(r.inst)
-	c := &checker{service: r.name, schema: r.pkg, secret: r.hide.isSecret}
+	c := &checker{ctx: r.ctx, service: r.name, schema: r.pkg, secret: r.hide.isSecret}
 	if err := r.pkg.Err(); err != nil {
 		return r.injected(c.raw(r.pkg, err))
 	}
@@ -271,7 +271,7 @@ func (r *serviceRun) cohort(name string) (*Unit, []Problem) {
 }
 
 func (r *serviceRun) checker(schema cue.Value, fill func(*layer.Node) cue.Value) *checker {
-	return &checker{service: r.name, schema: schema, unify: fill, secret: r.hide.isSecret}
+	return &checker{ctx: r.ctx, service: r.name, schema: schema, unify: fill, secret: r.hide.isSecret}
 }
 
 func finish(u *Unit, problems []Problem) (*Unit, []Problem) {
