@@ -354,3 +354,21 @@ func TestB134SecretsAreNotPrinted(t *testing.T) {
 		t.Errorf("a path is refused: %s", said)
 	}
 }
+
+func TestMisspeltPackageField(t *testing.T) {
+	res := Evaluate(repo(oneCohort + `-- services/s/schema.cue --
+package s
+
+#Config: port!: int
+values: #Config
+confrim: "disk"
+owner: "team-s"
+_bse: 1
+-- services/s/base.yaml --
+port: 1
+`))
+	if len(res.Problems) != 1 || res.Problems[0].Severity != SeverityWarning || res.Problems[0].Path != "confrim" ||
+		res.Problems[0].Message != `nothing reads this field (did you mean "confirm"?)` || res.Problems[0].SetAt[0].Line != 5 {
+		t.Fatalf("got:\n%s", Format(res.Problems))
+	}
+}

@@ -118,8 +118,33 @@ func (r *serviceRun) build(willEvaluate bool) []Problem {
 		p.Severity = SeverityWarning
 		problems = append(problems, p)
 	}
+	problems = append(problems, r.misspelt()...)
 	r.written = r.layerSource()
 	r.epoch = r.pkg.LookupPath(releasePath).Exists() && refersTo(r.inst, "release")
+	return problems
+}
+
+// packageFields are the fields of a service's package that mean something here. Others are the engineers' own.
+var packageFields = []string{"base", "overlay", "values", "files", "confirm", "cohort", "host", "release"}
+
+// misspelt warns of fields of the package that nobody reads and that look like one of packageFields: `confrim: "disk"` would leave the default in force.
+func (r *serviceRun) misspelt() []Problem {
+	fields, err := r.pkg.Fields()
+	if err != nil {
+		return nil // told elsewhere
+	}
+	var problems []Problem
+	for fields.Next() {
+		name := fields.Selector().Unquoted()
+		if slices.Contains(packageFields, name) || refersTo(r.inst, name) {
+			continue
+		}
+		if near := nearest(name, packageFields); near != "" {
+			p := r.errorf("", "nothing reads this field (did you mean %q?)", near)
+			p.Severity, p.Path, p.SetAt = SeverityWarning, name, positions(fields.Value().Pos())
+			problems = append(problems, p)
+		}
+	}
 	return problems
 }
 
