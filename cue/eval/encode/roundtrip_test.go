@@ -3,6 +3,7 @@ package encode_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os/exec"
@@ -28,7 +29,7 @@ func read(format string, data []byte) (any, error) {
 		if err := d.Decode(&v); err != nil {
 			return nil, err
 		}
-		if _, err := d.Token(); err != io.EOF {
+		if _, err := d.Token(); !errors.Is(err, io.EOF) {
 			return nil, fmt.Errorf("more than one value")
 		}
 		return plain(v), nil
@@ -38,7 +39,7 @@ func read(format string, data []byte) (any, error) {
 		if err := d.Decode(&n); err != nil {
 			return nil, err
 		}
-		if err := d.Decode(new(yaml.Node)); err != io.EOF {
+		if err := d.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
 			return nil, fmt.Errorf("more than one document")
 		}
 		return fromNode(n.Content[0])
