@@ -31,10 +31,10 @@ const uploads = 8
 func (s *session) append(ctx context.Context, newest *verified, epoch uint64, commit Commit, build BuildFunc, opts PublishOptions) (*verified, error) {
 	b, err := build(ctx, BuildInput{Epoch: epoch, Standing: s.standing(newest), Stands: s.stands(ctx, newest)})
 	if err != nil {
-		return nil, fmt.Errorf("build commit %s: %w", commit.ID, err)
+		return nil, fmt.Errorf("build commit %.12s: %w", commit.ID, err)
 	}
 	if b.Commit.ID != commit.ID || b.Settings != opts.Settings {
-		return nil, fmt.Errorf("build of commit %s answered with commit %q and other settings: this is a bug", commit.ID, b.Commit.ID)
+		return nil, fmt.Errorf("build of commit %.12s answered with commit %.12q and other settings: this is a bug", commit.ID, b.Commit.ID)
 	}
 	if err := removed(newest, b, opts.RemoveCohorts); err != nil {
 		return nil, err
@@ -63,11 +63,11 @@ func (s *session) append(ctx context.Context, newest *verified, epoch uint64, co
 		return nil, fmt.Errorf("encode release %d: %w", epoch, err)
 	}
 	if n := min(manifest.MaxReleaseBytes, store.MaxRegister); len(data) > n {
-		return nil, fmt.Errorf("release of commit %s is %d bytes, at most %d allowed: %w: the fleet has too many cohorts or too long a policy", commit.ID, len(data), n, ErrRefused)
+		return nil, fmt.Errorf("release of commit %.12s is %d bytes, at most %d allowed: %w: the fleet has too many cohorts or too long a policy", commit.ID, len(data), n, ErrRefused)
 	}
 	checked, err := checkRelease(s.keyring, s.storeID, epoch, data)
 	if err != nil {
-		return nil, fmt.Errorf("release %d of commit %s would not be believed, so it was not written: %w", epoch, commit.ID, err)
+		return nil, fmt.Errorf("release %d of commit %.12s would not be believed, so it was not written: %w", epoch, commit.ID, err)
 	}
 	if err := s.create(ctx, epoch, commit, data); err != nil {
 		return nil, err
@@ -83,7 +83,7 @@ func removed(newest *verified, b *Build, allowed []string) error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(newest.Cohorts)) {
 		if _, ok := b.Policy.Cohorts[name]; !ok && !slices.Contains(allowed, name) {
-			return fmt.Errorf("commit %s: %w: cohort %s is gone from the fleet, its hosts would keep what they have for ever; put it back, or publish with --remove-cohort %s", b.Commit.ID, ErrRefused, name, name)
+			return fmt.Errorf("commit %.12s: %w: cohort %s is gone from the fleet, its hosts would keep what they have for ever; put it back, or publish with --remove-cohort %s", b.Commit.ID, ErrRefused, name, name)
 		}
 	}
 	return nil
@@ -101,7 +101,7 @@ func (s *session) create(ctx context.Context, epoch uint64, commit Commit, data 
 		return fmt.Errorf("epoch %d: %w", epoch, errLost)
 	}
 	if !unknown(err) {
-		return fmt.Errorf("write release %d of commit %s: %w; nothing was published", epoch, commit.ID, err)
+		return fmt.Errorf("write release %d of commit %.12s: %w; nothing was published", epoch, commit.ID, err)
 	}
 	// Also when ctx has ended meanwhile: whether something was published must be found out.
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
@@ -126,7 +126,7 @@ func (s *session) create(ctx context.Context, epoch uint64, commit Commit, data 
 			}
 		}
 	}
-	return fmt.Errorf("commit %s %w as epoch %d: the answer of %s was lost and it could not be read back; publish it again, that finds out: %w", commit.ID, ErrMaybePublished, epoch, s.cfg.Store.URL(), err)
+	return fmt.Errorf("commit %.12s %w as epoch %d: the answer of %s was lost and it could not be read back; publish it again, that finds out: %w", commit.ID, ErrMaybePublished, epoch, s.cfg.Store.URL(), err)
 }
 
 // stands looks up statements for a build. It reads at most the releases in which they were made.
@@ -212,7 +212,7 @@ func agrees(p *bundle.Plan, st *manifest.Statement) error {
 func (s *session) putSource(ctx context.Context, b *Build) (manifest.Object, error) {
 	packed, err := bundle.PackTree(b.Source)
 	if err != nil {
-		return manifest.Object{}, fmt.Errorf("pack the sources of commit %s: %w: %w", b.Commit.ID, ErrRefused, err)
+		return manifest.Object{}, fmt.Errorf("pack the sources of commit %.12s: %w: %w", b.Commit.ID, ErrRefused, err)
 	}
 	return s.put(ctx, manifest.KeySource(b.Commit.Tree), packed)
 }
@@ -252,7 +252,7 @@ func digestObject(ctx context.Context, st store.Reader, key string, limit int64)
 func (s *session) cohorts(ctx context.Context, newest *verified, epoch uint64, b *Build) (map[string]manifest.ReleaseCohort, error) {
 	for name := range b.Cohorts {
 		if _, ok := b.Policy.Cohorts[name]; !ok {
-			return nil, fmt.Errorf("build of commit %s has cohort %q, which its policy does not declare: this is a bug", b.Commit.ID, name)
+			return nil, fmt.Errorf("build of commit %.12s has cohort %q, which its policy does not declare: this is a bug", b.Commit.ID, name)
 		}
 	}
 	parts := map[string]manifest.ReleaseCohort{}
@@ -263,7 +263,7 @@ func (s *session) cohorts(ctx context.Context, newest *verified, epoch uint64, b
 	for name := range b.Policy.Cohorts {
 		built, ok := b.Cohorts[name]
 		if !ok {
-			return nil, fmt.Errorf("build of commit %s lacks cohort %s: this is a bug", b.Commit.ID, name)
+			return nil, fmt.Errorf("build of commit %.12s lacks cohort %s: this is a bug", b.Commit.ID, name)
 		}
 		var stood uint64
 		if newest != nil {
@@ -276,7 +276,7 @@ func (s *session) cohorts(ctx context.Context, newest *verified, epoch uint64, b
 			mu.Unlock()
 			continue
 		case built.Same && stood == 0:
-			return nil, fmt.Errorf("build of commit %s says that cohort %s did not change, and nothing stands: this is a bug", b.Commit.ID, name)
+			return nil, fmt.Errorf("build of commit %.12s says that cohort %s did not change, and nothing stands: this is a bug", b.Commit.ID, name)
 		case built.Same:
 			mu.Lock()
 			parts[name] = manifest.ReleaseCohort{State: manifest.StateHolds, Epoch: stood}
@@ -300,7 +300,7 @@ func (s *session) cohorts(ctx context.Context, newest *verified, epoch uint64, b
 		return nil, err
 	}
 	if !usable {
-		return nil, fmt.Errorf("commit %s: %w: every cohort is blocked", b.Commit.ID, ErrRefused)
+		return nil, fmt.Errorf("commit %.12s: %w: every cohort is blocked", b.Commit.ID, ErrRefused)
 	}
 	return parts, nil
 }
@@ -314,7 +314,7 @@ func (s *session) build(ctx context.Context, cohort string, epoch uint64, b *Bui
 	index.V, index.Repo, index.Cohort, index.Host, index.Epoch, index.Commit = manifest.Version, s.cfg.Repo, cohort, "", epoch, b.Commit.ID
 	packed, err := bundle.Pack(index, c.Files)
 	if err != nil {
-		return nil, fmt.Errorf("pack cohort %s of commit %s: %w: %w", cohort, b.Commit.ID, ErrRefused, err)
+		return nil, fmt.Errorf("pack cohort %s of commit %.12s: %w: %w", cohort, b.Commit.ID, ErrRefused, err)
 	}
 	object, err := s.put(ctx, manifest.KeyBundle(packed.Object), packed)
 	if err != nil {

@@ -120,7 +120,7 @@ func (f *fsck) get(ctx context.Context, key string, limit int64, next string) (d
 		f.problem(key, next, "is larger than %d bytes", limit)
 		return nil, false, nil
 	case err != nil:
-		return nil, false, err
+		return nil, false, f.unreadable(key, err)
 	}
 	return obj.Data, true, nil
 }

@@ -169,7 +169,9 @@ func (f *fsck) bundles(ctx context.Context) error {
 		switch {
 		case errors.Is(err, store.ErrNotFound): // removed meanwhile
 		case err != nil:
-			return err
+			if err := f.unreadable(info.Key, err); err != nil {
+				return err
+			}
 		case manifest.KeyBundle(digest) != info.Key:
 			f.notice(info.Key, nextRemove, "is an orphan, and its bytes are not what its name says")
 		default:
@@ -188,7 +190,7 @@ func (f *fsck) bundle(ctx context.Context, st *manifest.Statement) error {
 		f.problem(key, nextRestore, "is missing: %s cannot be fetched", used)
 		return nil
 	case err != nil:
-		return err
+		return f.unreadable(key, err)
 	}
 	r.Close()
 	plan, err := scan(ctx, f.st, key)
@@ -204,8 +206,18 @@ func (f *fsck) bundle(ctx context.Context, st *manifest.Statement) error {
 	case errors.Is(err, ErrDamaged):
 		f.problem(key, nextRestore, "%v (%s)", bare(err, key), used)
 	default:
+		return f.unreadable(key, err)
+	}
+	return nil
+}
+
+// unreadable records trouble with one object as a fault of it, so that the rest is still checked. Only when the store itself is out of reach, or the caller gave
+// up, there is nothing more to check.
+func (f *fsck) unreadable(key string, err error) error {
+	if errors.Is(err, store.ErrUnreachable) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
+	f.problem(key, nextRestore, "cannot be read: %v", bare(err, key))
 	return nil
 }
 
@@ -224,7 +236,7 @@ func (f *fsck) plain(ctx context.Context, o manifest.Object, used string) error 
 	case errors.Is(err, store.ErrNotFound):
 		f.problem(key, nextRestore, "is missing (%s)", used)
 	case err != nil:
-		return err
+		return f.unreadable(key, err)
 	case digest != o.Object || size != o.Size:
 		f.problem(key, nextRestore, "digest mismatch (%s)", used)
 	default:
@@ -248,7 +260,9 @@ func (f *fsck) sources(ctx context.Context) error {
 		case errors.Is(err, store.ErrNotFound):
 			f.problem(key, "publish its commit again", "is missing")
 		case err != nil:
-			return err
+			if err := f.unreadable(key, err); err != nil {
+				return err
+			}
 		case digest != o.Object || size != o.Size:
 			f.problem(key, nextRestore, "digest mismatch: it is not the tree that was released")
 		default:
@@ -294,7 +308,7 @@ func (f *fsck) readHeads(ctx context.Context) error {
 		f.report.Checked.Heads++
 		f.heads[cohort] = view
 		if view.Stale {
-			f.notice(info.Key, "muster rollout refresh "+cohort+", or publish again with --rollout=now", "is stale since %s: hosts keep what they have and say so", view.Manifest.FreshUntil.UTC().Format("2006-01-02T15:04:05Z"))
+			f.notice(info.Key, "publish again with --rollout=now", "is stale since %s: hosts keep what they have and say so", view.Manifest.FreshUntil.UTC().Format("2006-01-02T15:04:05Z"))
 		}
 	}
 	return nil

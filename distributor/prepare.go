@@ -25,7 +25,7 @@ func (p *Publisher) open(ctx context.Context) (*session, error) {
 	if kr.Repo != p.cfg.Repo {
 		return nil, fmt.Errorf("keyring given is for repo %q, and this is %q: %w", kr.Repo, p.cfg.Repo, manifest.ErrForeign)
 	}
-	s := &session{Publisher: p, releases: map[uint64]*verified{}}
+	s := &session{Publisher: p, releases: map[uint64]*verified{}, blocked: map[uint64]bool{}}
 	if s.trust, err = manifest.NewTrust(p.cfg.Repo, p.cfg.Keyring); err != nil {
 		return nil, fmt.Errorf("keyring given: %w", err)
 	}
@@ -38,7 +38,7 @@ func (p *Publisher) open(ctx context.Context) (*session, error) {
 	if err := s.keysFit(s.keyring); err != nil {
 		return nil, err
 	}
-	if s.storeID, err = openStoreID(ctx, p.cfg.Store); err != nil {
+	if s.storeID, err = s.openStoreID(ctx); err != nil {
 		return nil, err
 	}
 	s.trust.Store = s.storeID
@@ -66,6 +66,9 @@ func (s *session) openKeyring(ctx context.Context, given manifest.Keyring) error
 	}
 	if len(versions) == 0 {
 		if err := s.keysFit(given); err != nil { // an empty store must not get a keyring that goes with other keys
+			return err
+		}
+		if err := s.neverUsed(ctx, key); err != nil {
 			return err
 		}
 		// One conditional write commits a release: a store that ignores the condition is found out before the first object.
@@ -128,10 +131,14 @@ func parseKeyringKey(key string) (uint64, bool) {
 }
 
 // openStoreID reads store.json, or creates it with a random id. Of many publishers one is first, and all use its id.
-func openStoreID(ctx context.Context, st store.Store) (string, error) {
+func (s *session) openStoreID(ctx context.Context) (string, error) {
+	st := s.cfg.Store
 	id, err := readStoreID(ctx, st)
 	if !errors.Is(err, store.ErrNotFound) {
 		return id, err
+	}
+	if err := s.neverUsed(ctx, manifest.KeyStore); err != nil {
+		return "", err
 	}
 	var random [16]byte
 	rand.Read(random[:]) // never fails
@@ -143,6 +150,27 @@ func openStoreID(ctx context.Context, st store.Store) (string, error) {
 		return "", fmt.Errorf("put the identity into the empty store %s: %w", st.URL(), err)
 	}
 	return readStoreID(ctx, st) // not ours if somebody was first
+}
+
+// neverUsed refuses to begin a store anew that has releases or heads already: what is missing was lost, and hosts have pinned it.
+func (s *session) neverUsed(ctx context.Context, missing string) error {
+	for _, prefix := range []string{manifest.PrefixReleases, manifest.PrefixCohorts, manifest.PrefixHistory} {
+		infos, err := s.cfg.Store.List(ctx, prefix, "", 1)
+		if err != nil {
+			return fmt.Errorf("list %s: %w", prefix, err)
+		}
+		if len(infos) == 0 {
+			continue
+		}
+		// Another publisher may have begun the store since we looked.
+		if _, err := s.cfg.Store.Get(ctx, missing, manifest.MaxSmallBytes); err == nil {
+			return nil
+		} else if !errors.Is(err, store.ErrNotFound) {
+			return fmt.Errorf("read %s: %w", missing, err)
+		}
+		return fmt.Errorf("%s is gone from store %s, which has %s: %w; nothing was written: restore it from a backup", missing, s.cfg.Store.URL(), infos[0].Key, ErrDamaged)
+	}
+	return nil
 }
 
 func readStoreID(ctx context.Context, st store.Reader) (string, error) {

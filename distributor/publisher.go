@@ -153,6 +153,7 @@ type session struct {
 	trust    manifest.TrustState
 	keyring  manifest.Keyring
 	releases map[uint64]*verified // verified ones, by epoch; immutable, so read once
+	blocked  map[uint64]bool      // epochs whose key is taken by something that no list shows and nobody can read
 }
 
 // verified is a release that verified, with the digest of its payload.
@@ -181,14 +182,22 @@ func (s *session) release(ctx context.Context, commit Commit, ancestry func(cont
 				return nil, false, err
 			}
 		}
+		if err := s.lost(ctx, newest); err != nil {
+			return nil, false, err
+		}
 		rel, err := s.append(ctx, newest, next, commit, build, opts)
 		if errors.Is(err, errLost) {
 			s.cfg.Log.Info("another publisher was first, starting again", "commit", commit.ID, "epoch", next)
+			if infos, err := s.cfg.Store.List(ctx, manifest.PrefixReleases, manifest.KeyRelease(next-1), 1); err == nil && (len(infos) == 0 || infos[0].Key != manifest.KeyRelease(next)) {
+				// Taken, and yet not there: a directory or a link in a store of files. Burnt, like junk.
+				s.cfg.Log.Warn("epoch is taken by what is no object, and skipped", "epoch", next)
+				s.blocked[next] = true
+			}
 			continue
 		}
 		return rel, false, err
 	}
-	return nil, false, fmt.Errorf("publish commit %s: %w %d times in a row; nothing was published, try again", commit.ID, ErrContended, races)
+	return nil, false, fmt.Errorf("publish commit %.12s: %w %d times in a row; nothing was published, try again", commit.ID, ErrContended, races)
 }
 
 // mayFollow checks that the commit may be released after newest: it contains newest's commit. A list of parents that contains it is enough; else history is asked.
@@ -204,12 +213,12 @@ func (s *session) mayFollow(ctx context.Context, newest *verified, commit Commit
 	contains, err := ancestry(ctx, newest.Commit)
 	switch {
 	case err != nil:
-		return fmt.Errorf("commit %s: %w (%s, epoch %d), as far as this repository knows: %w; fetch the whole history and try again", commit.ID, ErrRewritten, newest.Commit, newest.Epoch, err)
+		return fmt.Errorf("commit %.12s: %w (%.12s, epoch %d), as far as this repository knows: %w; fetch the whole history and try again", commit.ID, ErrRewritten, newest.Commit, newest.Epoch, err)
 	case contains:
 		return nil
 	}
 	if ix, err := s.readIndex(ctx, commit.ID); err == nil && ix.Epoch != 0 && ix.Epoch < newest.Epoch {
-		return fmt.Errorf("commit %s: %w (%s, epoch %d): it was released before, as epoch %d; to go back, publish a revert", commit.ID, ErrRewritten, newest.Commit, newest.Epoch, ix.Epoch)
+		return fmt.Errorf("commit %.12s: %w (%.12s, epoch %d): it was released before, as epoch %d; to go back, publish a revert", commit.ID, ErrRewritten, newest.Commit, newest.Epoch, ix.Epoch)
 	}
-	return fmt.Errorf("commit %s: %w (%s, epoch %d): it is older and already contained in it, or history was rewritten; publish a commit on top of %.12s", commit.ID, ErrRewritten, newest.Commit, newest.Epoch, newest.Commit)
+	return fmt.Errorf("commit %.12s: %w (%.12s, epoch %d): it is older and already contained in it, or history was rewritten; publish a commit on top of that one", commit.ID, ErrRewritten, newest.Commit, newest.Epoch)
 }

@@ -5,6 +5,10 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
+	"maps"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/muster-config/muster/distributor/manifest"
 	"github.com/muster-config/muster/distributor/store"
@@ -17,7 +21,7 @@ func (s *session) newest(ctx context.Context) (newest *verified, next uint64, er
 	if err != nil {
 		return nil, 0, err
 	}
-	burnt := map[uint64]bool{}
+	burnt := maps.Clone(s.blocked)
 	for i := len(epochs) - 1; i >= 0; i-- {
 		rel, err := s.at(ctx, epochs[i])
 		if err == nil {
@@ -53,15 +57,18 @@ func (s *session) newest(ctx context.Context) (newest *verified, next uint64, er
 
 // lastEpochs gives the last epochs that have an object, ascending: at most a page. Names have a fixed width, so a long list is not read but searched.
 func (s *session) lastEpochs(ctx context.Context) ([]uint64, error) {
-	page, err := s.epochsAfter(ctx, 0)
-	if err != nil || len(page) < pageSize {
+	page, stray, full, err := s.epochsAfter(ctx, 0)
+	switch {
+	case err != nil || !full:
 		return page, err
+	case stray:
+		return s.allEpochsBefore(ctx, manifest.MaxCounter+1)
 	}
 	return s.epochsBefore(ctx, manifest.MaxCounter+1)
 }
 
 // epochsBefore gives, ascending, the epochs with an object in the page's worth of numbers that ends with the last one before bound. Junk may hold numbers far
-// above the genuine ones, so the last one is found by halving: 53 short lists at most.
+// above the genuine ones, so the last one is found by halving: 53 short lists at most. Names that are no release mislead the halving; then all names are read.
 func (s *session) epochsBefore(ctx context.Context, bound uint64) ([]uint64, error) {
 	lo, hi := uint64(0), bound-1 // the last one is in (lo, hi], or there is none
 	for hi-lo > 1 {
@@ -70,15 +77,23 @@ func (s *session) epochsBefore(ctx context.Context, bound uint64) ([]uint64, err
 		if err != nil {
 			return nil, fmt.Errorf("list releases: %w", err)
 		}
+		if len(first) > 0 {
+			if _, ok := manifest.ParseReleaseKey(first[0].Key); !ok {
+				return s.allEpochsBefore(ctx, bound)
+			}
+		}
 		if len(first) > 0 && first[0].Key < manifest.KeyRelease(bound) {
 			lo = mid
 		} else {
 			hi = mid
 		}
 	}
-	page, err := s.epochsAfter(ctx, hi-min(hi, pageSize))
+	page, stray, full, err := s.epochsAfter(ctx, hi-min(hi, pageSize))
 	if err != nil {
 		return nil, err
+	}
+	if stray && full {
+		return s.allEpochsBefore(ctx, bound)
 	}
 	for len(page) > 0 && page[len(page)-1] >= bound {
 		page = page[:len(page)-1]
@@ -86,22 +101,92 @@ func (s *session) epochsBefore(ctx context.Context, bound uint64) ([]uint64, err
 	return page, nil
 }
 
-func (s *session) epochsAfter(ctx context.Context, epoch uint64) ([]uint64, error) {
+// allEpochsBefore reads every name and gives the last page of epochs before bound.
+func (s *session) allEpochsBefore(ctx context.Context, bound uint64) ([]uint64, error) {
+	infos, err := listAll(ctx, s.cfg.Store, manifest.PrefixReleases)
+	if err != nil {
+		return nil, err
+	}
+	var epochs []uint64
+	for _, info := range infos {
+		if e, ok := manifest.ParseReleaseKey(info.Key); ok && e < bound {
+			epochs = append(epochs, e)
+		}
+	}
+	return epochs[max(0, len(epochs)-pageSize):], nil
+}
+
+// epochsAfter reads one page of names: the epochs in it, whether there were names that are no release, and whether the page was full, so that more may follow.
+func (s *session) epochsAfter(ctx context.Context, epoch uint64) (epochs []uint64, stray, full bool, err error) {
 	after := ""
 	if epoch > 0 {
 		after = manifest.KeyRelease(epoch)
 	}
 	infos, err := s.cfg.Store.List(ctx, manifest.PrefixReleases, after, pageSize)
 	if err != nil {
-		return nil, fmt.Errorf("list releases: %w", err)
+		return nil, false, false, fmt.Errorf("list releases: %w", err)
 	}
-	var epochs []uint64
 	for _, info := range infos {
 		if e, ok := manifest.ParseReleaseKey(info.Key); ok {
 			epochs = append(epochs, e)
+		} else {
+			stray = true
 		}
 	}
-	return epochs, nil
+	return epochs, stray, len(infos) == pageSize, nil
+}
+
+// headReaders bounds how many heads are read at once.
+const headReaders = 16
+
+// lost refuses to go on when a genuine head names a release above the newest that is there: releases are never deleted, so the store has lost some. To number anew
+// from what is left would give one epoch two contents, and hosts that run the lost one would seem to confirm the new one.
+func (s *session) lost(ctx context.Context, newest *verified) error {
+	have := uint64(0)
+	if newest != nil {
+		have = newest.Epoch
+	}
+	infos, err := listAll(ctx, s.cfg.Store, manifest.PrefixCohorts)
+	if err != nil {
+		return err
+	}
+	named := make([]uint64, len(infos))
+	group, gctx := errgroup.WithContext(ctx)
+	group.SetLimit(headReaders)
+	for i, info := range infos {
+		group.Go(func() error {
+			obj, err := s.cfg.Store.Get(gctx, info.Key, manifest.MaxHeadBytes)
+			if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrTooLarge) {
+				return nil
+			}
+			if err != nil {
+				return fmt.Errorf("read %s: %w", info.Key, err)
+			}
+			cohort := strings.TrimSuffix(strings.TrimPrefix(info.Key, manifest.PrefixCohorts), ".json")
+			if _, view, err := s.trust.AcceptHead(cohort, obj.Data, s.now()); err == nil { // what is not genuine says nothing
+				for _, st := range view.Statements {
+					named[i] = max(named[i], st.Epoch)
+				}
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	for i, epoch := range named {
+		if epoch <= have {
+			continue
+		}
+		if _, err := s.at(ctx, epoch); err == nil {
+			continue // published since ours was read
+		} else if !errors.Is(err, store.ErrNotFound) && !errors.Is(err, errJunk) {
+			return err
+		}
+		return fmt.Errorf("%s names release %d, and %s does not hold it: %w: the store lost releases; nothing was published: restore them from a backup, an epoch is never given out twice",
+			infos[i].Key, epoch, manifest.KeyRelease(epoch), ErrDamaged)
+	}
+	return nil
 }
 
 // errJunk says that what holds an epoch is not a release of this store.

@@ -48,6 +48,11 @@ func Now(in Input) (m manifest.Manifest, changed bool, err error) {
 	if assigned > part.Epoch {
 		return m, false, fmt.Errorf("cohort %s: %w: it assigns epoch %d, and epoch %d stands in release %d; check the store with muster fsck", in.Cohort, ErrBehind, assigned, part.Epoch, in.Release.Epoch)
 	}
+	for _, st := range in.Prev.Statements {
+		if st.Epoch == part.Epoch && st.Override == "" && st.Digest != in.Statement.Digest() {
+			return m, false, fmt.Errorf("cohort %s: %w: its head carries another statement of epoch %d than release %d; check the store with muster fsck", in.Cohort, manifest.ErrEquivocation, part.Epoch, in.Release.Epoch)
+		}
+	}
 	moves := assigned != part.Epoch || !everywhere
 	if !moves && prev.Era == in.Era && prev.FreshUntil.Sub(in.Now) >= manifest.MaxFreshFor/2 {
 		return m, false, nil
@@ -99,15 +104,15 @@ func stopped(r manifest.Rollout, cohort string, now time.Time) error {
 	}
 	switch {
 	case len(r.Halts) > 0:
-		return say("halted", r.Halts[0], "publish a revert, or muster rollout resume "+cohort)
+		return say("halted", r.Halts[0], "this version has no command that ends it: ask who halted it")
 	case r.Phase == manifest.PhaseHalted || r.Phase == manifest.PhaseRollingBack:
 		return fmt.Errorf("cohort %s: %w: %s since %s: %s", cohort, ErrStopped, r.Phase, r.Since.UTC().Format(time.RFC3339), r.Why)
 	case r.Pause != nil && !past(r.Pause.Until, now):
-		return say("paused", *r.Pause, "muster rollout resume "+cohort)
+		return say("paused", *r.Pause, "this version has no command that ends it: ask who paused it")
 	}
 	for _, f := range r.Freezes {
 		if !past(f.Until, now) {
-			return say("frozen", f, "wait for its end, or muster unfreeze "+cohort)
+			return say("frozen", f, "wait for its end")
 		}
 	}
 	return nil

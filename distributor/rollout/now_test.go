@@ -19,6 +19,7 @@ func envelope(name string) manifest.Envelope { return manifest.Envelope{Payload:
 // prev is a head of serial 4 that assigns epoch 7, with db-1 held at 5 and db-2 held at 3 until yesterday.
 func prev(change func(*manifest.Manifest)) *manifest.View {
 	ended := now.Add(-24 * time.Hour)
+	seven := envelope("7")
 	v := &manifest.View{
 		Manifest: manifest.Manifest{
 			V: 1, Store: "s", Repo: "r", Cohort: "prod", Era: 1, Serial: 4, Issued: now, FreshUntil: now.Add(24 * time.Hour),
@@ -30,7 +31,7 @@ func prev(change func(*manifest.Manifest)) *manifest.View {
 			},
 			Rollout: manifest.Rollout{PolicyName: "standard", Target: 7, Baseline: 7, Phase: manifest.PhaseDone, Holds: []manifest.Stop{{By: "ana", Hosts: []string{"db-1"}}, {By: "ben", Hosts: []string{"db-2"}, Until: &ended}}},
 		},
-		Statements: []manifest.VerifiedStatement{{Statement: manifest.Statement{Epoch: 7}}, {Statement: manifest.Statement{Epoch: 5}}, {Statement: manifest.Statement{Epoch: 3}}},
+		Statements: []manifest.VerifiedStatement{{Statement: manifest.Statement{Epoch: 7}, Digest: seven.Digest()}, {Statement: manifest.Statement{Epoch: 5}}, {Statement: manifest.Statement{Epoch: 3}}},
 	}
 	if change != nil {
 		change(&v.Manifest)
@@ -39,8 +40,12 @@ func prev(change func(*manifest.Manifest)) *manifest.View {
 }
 
 func input(v *manifest.View, epoch uint64) rollout.Input {
+	statement := envelope("new")
+	if epoch == 7 {
+		statement = envelope("7")
+	}
 	return rollout.Input{
-		Store: "s", Repo: "r", Cohort: "prod", Era: 1, Prev: v, By: "ana", Now: now, Statement: envelope("new"),
+		Store: "s", Repo: "r", Cohort: "prod", Era: 1, Prev: v, By: "ana", Now: now, Statement: statement,
 		Release: &manifest.Release{
 			Epoch: 9, Policy: manifest.Policy{Cohorts: map[string]manifest.CohortPolicy{"prod": {Rollout: "careful"}}, Rollouts: map[string]manifest.RolloutPolicy{"careful": {Timeout: "1h"}}},
 			Cohorts: map[string]manifest.ReleaseCohort{"prod": {Epoch: epoch}},
@@ -57,6 +62,13 @@ func TestNow(t *testing.T) {
 		want := manifest.Rollout{PolicyName: "careful", PolicyEpoch: 9, Policy: manifest.RolloutPolicy{Timeout: "1h"}, Target: 8, Baseline: 8, Phase: manifest.PhaseDone, Since: now, Why: "epoch 8 to all hosts at once", By: "ana"}
 		if diff := cmp.Diff(want, m.Rollout); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+	t.Run("one epoch, two contents", func(t *testing.T) {
+		in := input(prev(nil), 7)
+		in.Statement = envelope("another")
+		if m, changed, err := rollout.Now(in); !errors.Is(err, manifest.ErrEquivocation) || changed {
+			t.Errorf("%+v, %t, %v", m, changed, err)
 		}
 	})
 	t.Run("next keeps living holds", func(t *testing.T) {

@@ -178,6 +178,10 @@ func (s *Store) Create(ctx context.Context, key string, data []byte) (store.Toke
 		err := os.Link(tmp, path)
 		switch {
 		case errors.Is(err, fs.ErrExist):
+			// A link, a pipe or a directory under the name is no object of ours, and is never followed.
+			if info, serr := os.Lstat(path); serr == nil && !info.Mode().IsRegular() {
+				return store.ErrExists
+			}
 			if same, rerr := s.holds(ctx, key, data); rerr != nil || same {
 				return rerr
 			}
