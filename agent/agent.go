@@ -119,6 +119,9 @@ type Options struct {
 // ErrReconfigured is the cause to cancel Run with when the agent goes on at once under another configuration: it does not say that it is leaving.
 var ErrReconfigured = errors.New("configuration changed")
 
+// ErrNotKept is a sync whose outcome, the floors of trust among it, is not sure to survive the end of the agent.
+var ErrNotKept = errors.New("the agent's state is not on disk")
+
 // OnceResult is what one full sync came to.
 type OnceResult struct {
 	Host      string           `json:"host"`

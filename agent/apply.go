@@ -302,7 +302,7 @@ func (a *Agent) reloadOwed(ctx context.Context, eager bool) error {
 		if res := a.run(ctx, name, argv, a.cur, o.Change, "reload"); res.Err != nil {
 			o.Next = a.now().Add(backoff(o.Tries, a.timing.again, a.timing.most)).UTC()
 			o.Tries++
-			o.Reason = cut(fmt.Sprintf("reload of %s: %v", name, res.Err))
+			o.Reason = report.CutReason(fmt.Sprintf("reload of %s: %v", name, res.Err))
 			a.st.Owed[name] = o
 			return &Fault{Code: CodeReload, Err: fmt.Errorf("reload of %s: %w", name, res.Err)}
 		}

@@ -96,7 +96,7 @@ func (a *Agent) probeAll(ctx context.Context) {
 
 // awaitConfirmed asks until every service of the trial whose files changed states its epoch, each for its own `within`. It is an error if one that answered
 // before the swap does not answer at the end of that time: the change made it ill. One that answers and states an older epoch is alive and deaf, and that
-// is no error. ended is false when the wait was cut short, by the end of ctx or by a newer head.
+// is no error. ended is false when the wait was cut short, by the end of ctx or by a head that assigns something else.
 func (a *Agent) awaitConfirmed(ctx context.Context, t *trial) (ended bool, err error) {
 	a.probeAll(ctx)
 	started := a.now()
@@ -127,29 +127,12 @@ func (a *Agent) awaitConfirmed(ctx context.Context, t *trial) (ended bool, err e
 		if asks++; asks == 5 {
 			a.publish(true) // it takes long enough to be worth a word
 		}
-		if a.newer() || !sleep(ctx, pause) {
+		if a.superseded(ctx, t) || !sleep(ctx, pause) {
 			return false, nil
 		}
 		pause = min(pause*2, time.Second)
 		maps.Copy(a.health, a.askAll(ctx, open))
 	}
-}
-
-// rank orders grades, weakest first. An unknown grade, of a later version, is above all: it is never reached by mistake.
-func rank(g manifest.Grade) int {
-	switch g {
-	case "":
-		return -1
-	case manifest.GradeDisk:
-		return 0
-	case manifest.GradeReloaded:
-		return 1
-	case manifest.GradeRestarted:
-		return 2
-	case manifest.GradeProcess:
-		return 3
-	}
-	return 4
 }
 
 // required is the grade that the release asks of a service.
@@ -179,7 +162,7 @@ func (a *Agent) service(name string) report.Service {
 	case cfg.Confirm != nil && !asked:
 		s.Reason = "its process has not been asked yet"
 	case cfg.Confirm != nil && h.err != nil:
-		s.State, s.Reason = stateUnreachable, cut(h.err.Error())
+		s.State, s.Reason = stateUnreachable, report.CutReason(h.err.Error())
 	case cfg.Confirm != nil && !h.ok && h.epoch == 0:
 		s.Reason = "process has loaded no release yet"
 	case cfg.Confirm != nil && !h.ok && h.epoch > s.Expected:
@@ -193,7 +176,7 @@ func (a *Agent) service(name string) report.Service {
 	}
 	need := a.required(name)
 	switch {
-	case rank(s.Grade) >= rank(need) && !owes:
+	case need.Rank() > 0 && s.Grade.Rank() >= need.Rank() && !owes: // a grade of a later version is never reached by mistake
 		s.State = stateConfirmed
 	case s.Reason == "":
 		s.Reason = fmt.Sprintf("its evidence is %s and %s is required; %s", s.Grade, need, remedy(need))

@@ -11,9 +11,8 @@ import (
 
 // listen is the long poll. The mark it waits behind is that of the newest head which the loop verified, never of one that was merely announced: what the
 // loop refuses is asked for again, after a pause (B094).
-func (a *Agent) listen(ctx context.Context, h Hinter) {
+func (a *Agent) listen(ctx context.Context, h Hinter, after manifest.Mark) {
 	fails := 0
-	var after manifest.Mark
 	for ctx.Err() == nil {
 		asked := time.Now()
 		data, err := h.AwaitHead(ctx, a.cfg.Cohort, after)
@@ -77,8 +76,8 @@ func (a *Agent) hinted(ctx context.Context, h hint) bool {
 	defer close(h.moved)
 	before := a.view
 	err := a.take(h.data)
-	if errors.Is(err, manifest.ErrSignature) {
-		a.followKeyrings(ctx) // it may be signed by a key that the next keyring brings
+	if errors.Is(err, manifest.ErrSignature) || errors.Is(err, manifest.ErrKeyring) {
+		a.followKeyrings(ctx) // it may be signed by a key, or be of an era, that the next keyring brings
 		err = a.take(h.data)
 	}
 	if err != nil {
@@ -89,5 +88,27 @@ func (a *Agent) hinted(ctx context.Context, h hint) bool {
 	return before == nil || before.Mark().Compare(a.view.Mark()) != 0
 }
 
-// newer says whether a head waits that the loop has not looked at.
-func (a *Agent) newer() bool { return len(a.hints) > 0 }
+// superseded takes the head that waits, if there is one, and says whether it assigns to this host another release than the one on trial. Junk, and a head
+// that was only signed anew, end no trial: its way back would be lost. Nor does a release that is not tried now, as the one that a way back comes from.
+func (a *Agent) superseded(ctx context.Context, t *trial) bool {
+	select {
+	case h := <-a.hints:
+		if !a.hinted(ctx, h) {
+			return false
+		}
+	default:
+		return false
+	}
+	a.moved = true
+	r, err := a.resolve(ctx)
+	if err != nil {
+		return false // the settle that follows says it
+	}
+	next := targetOf(r)
+	for _, known := range []*target{t.Target, a.want} {
+		if known != nil && next.key() == known.key() {
+			return false
+		}
+	}
+	return a.due(next, tick)
+}

@@ -54,9 +54,12 @@ type Agent struct {
 	started  bool
 	view     *manifest.View
 	seen     string  // its mark, once it is on disk
+	moved    bool    // a head was taken while a confirmation was awaited, and settle has not gone by it yet
 	distrust error   // no source gave a head that can be believed, and one gave another
 	want     *target // what Resolve assigned last
 	why      string  // the source of want
+	told     *target // want, once the head that assigns it is on disk
+	toldWhy  string
 	cur      *Installed
 	content  string   // as last found on disk
 	drift    []string // paths that differ from the record
@@ -103,9 +106,13 @@ func (a *Agent) Run(ctx context.Context) error {
 		stop()
 		wg.Wait()
 	}()
+	var after manifest.Mark
+	if a.view != nil {
+		after = a.view.Mark()
+	}
 	for _, c := range a.opts.Carriers {
 		if h, ok := c.(Hinter); ok {
-			wg.Go(func() { a.listen(ctx, h) })
+			wg.Go(func() { a.listen(ctx, h, after) })
 			break
 		}
 	}
@@ -163,6 +170,9 @@ func (a *Agent) nextTick() time.Time {
 		if t.Before(next) {
 			next = t
 		}
+	}
+	if a.moved {
+		sooner(now)
 	}
 	if a.fetches > 0 {
 		sooner(a.fetchAt)

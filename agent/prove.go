@@ -74,7 +74,7 @@ func (a *Agent) goBack(ctx context.Context, why error) error {
 
 func (a *Agent) setFailure(t target, phase report.Phase, err error) {
 	f := a.st.Failed[t.key()]
-	f.Phase, f.Reason, f.Code = string(phase), cut(err.Error()), codeOf(err)
+	f.Phase, f.Reason, f.Code = string(phase), report.CutReason(err.Error()), codeOf(err)
 	a.st.fail(t.key(), f)
 	a.dirty = true
 	a.showFailure(t)

@@ -3,8 +3,6 @@ package agent
 import (
 	"bytes"
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -27,6 +25,7 @@ type reports struct {
 	now   func() time.Time
 	log   *slog.Logger
 	every time.Duration
+	sync  func() time.Duration // between two full re-syncs, as things are
 	tm    *timing
 
 	mu     sync.Mutex
@@ -46,8 +45,8 @@ type reports struct {
 	last    string // last thing logged
 }
 
-func newReports(to Reporter, id *identity, every time.Duration, now func() time.Time, log *slog.Logger, tm *timing) *reports {
-	return &reports{to: to, id: id, every: every, now: now, log: log, tm: tm, wake: make(chan struct{}, 1), passed: make(chan struct{})}
+func newReports(to Reporter, id *identity, every time.Duration, sync func() time.Duration, now func() time.Time, log *slog.Logger, tm *timing) *reports {
+	return &reports{to: to, id: id, every: every, sync: sync, now: now, log: log, tm: tm, wake: make(chan struct{}, 1), passed: make(chan struct{})}
 }
 
 // put makes r the newest report. A lazy one is about a step that is mostly over in a moment: it is sent only if it is still the newest after that.
@@ -164,6 +163,10 @@ func (q *reports) send(ctx context.Context) error {
 		return nil
 	}
 	r := *next
+	// This goroutine lives on when the one that decides hangs, on a sick disk say. No confirmation outlives two re-syncs.
+	if limit := 2 * q.sync(); r.Confirmed && q.now().Sub(asof) > limit {
+		r.Confirmed, r.Reason = false, fmt.Sprintf("not probed for more than %s", limit)
+	}
 	age := q.now().Sub(asof).Seconds()
 	services := make(map[string]report.Service, len(r.Services))
 	for name, s := range r.Services {
@@ -276,9 +279,7 @@ func fit(r *report.Report) error {
 
 func (q *reports) heartbeat(r report.Report) *api.Heartbeat {
 	h := &api.Heartbeat{Repo: r.Repo, Cohort: r.Cohort, Host: r.Host, Boot: r.Boot, Counter: q.counter, Digest: q.digest}
-	mac := hmac.New(sha256.New, q.key)
-	fmt.Fprintf(mac, "muster heartbeat\n%s\n%s\n%s\n%s\n%d\n%s", h.Repo, h.Cohort, h.Host, h.Boot, h.Counter, h.Digest)
-	h.MAC = mac.Sum(nil)
+	h.MAC = api.HeartbeatMAC(q.key, *h)
 	return h
 }
 

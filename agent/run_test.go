@@ -327,6 +327,7 @@ func TestNewerHeadEndsTheWait(t *testing.T) {
 	p := newPoll(r.carriers[0])
 	p.push(r.world.Assign(1), manifest.Mark{Era: 1, Serial: 1})
 	r.carriers = []agent.Carrier{p}
+	r.cfg.Poll = time.Minute // the wait ends at once, not at the next look
 	r.edit("checkout", func(s *agent.ServiceConfig) { s.Confirm.Within = time.Hour })
 	stop := r.running(r.agent())
 	c.wait("confirmed at 1", confirmedAt(1))

@@ -31,13 +31,14 @@ func (a *Agent) settle(ctx context.Context, h how) error {
 	if perr := a.persist(); perr != nil {
 		a.log.Error("state not written", "err", perr)
 		a.note(report.PhaseRefused, perr)
-		err = errors.Join(err, perr)
+		err = errors.Join(err, fmt.Errorf("%w: %w", ErrNotKept, perr))
 	}
 	a.publish(false)
 	return err
 }
 
 func (a *Agent) bring(ctx context.Context, h how) error {
+	a.moved = false
 	if err := a.look(ctx, h.verify); err != nil {
 		a.note(report.PhaseFailed, err)
 		return err
@@ -55,6 +56,7 @@ func (a *Agent) bring(ctx context.Context, h how) error {
 		a.probeAll(ctx)
 		return a.repairRunning(ctx, h)
 	}
+	a.moved = false // also what resume took
 	r, err := a.resolve(ctx)
 	if err != nil {
 		a.note(report.PhaseRefused, err)
@@ -262,7 +264,7 @@ func (a *Agent) notFetched(t target, err error) {
 // failedHere counts a try of a release that did not work on this host.
 func (a *Agent) failedHere(t target, phase report.Phase, err error) {
 	n := a.st.Failed[t.key()].Tries
-	f := failed{Tries: n + 1, Next: a.now().Add(backoff(n, a.timing.again, a.timing.most)).UTC(), Reason: cut(err.Error()), Code: codeOf(err), Phase: string(phase)}
+	f := failed{Tries: n + 1, Next: a.now().Add(backoff(n, a.timing.again, a.timing.most)).UTC(), Reason: report.CutReason(err.Error()), Code: codeOf(err), Phase: string(phase)}
 	a.st.fail(t.key(), f)
 	a.dirty = true
 	a.showFailure(t)
@@ -271,13 +273,6 @@ func (a *Agent) failedHere(t target, phase report.Phase, err error) {
 		attrs = append(attrs, "again", f.Next.Format(time.RFC3339))
 	}
 	a.log.Error("release failed on this host", attrs...)
-}
-
-func cut(s string) string {
-	if len(s) > report.MaxReason {
-		return strings.ToValidUTF8(s[:report.MaxReason-3], "") + "…"
-	}
-	return s
 }
 
 func count(n int, what string) string {

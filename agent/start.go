@@ -61,7 +61,7 @@ func (a *Agent) start(ctx context.Context) error {
 	if a.id, err = loadIdentity(a.opts.Memory, a.opts.MachineID); err != nil {
 		return err
 	}
-	a.out = newReports(a.opts.Reporter, a.id, a.cfg.Poll, a.now, a.log, a.timing)
+	a.out = newReports(a.opts.Reporter, a.id, a.cfg.Poll, a.fullEvery, a.now, a.log, a.timing)
 	if err := a.bootstrap(); err != nil {
 		return err
 	}
@@ -113,15 +113,13 @@ func (a *Agent) persist() error {
 	if !a.dirty && a.view == nil {
 		return nil
 	}
-	if !a.dirty {
-		a.seen = a.view.Mark().String()
-		return nil
-	}
-	if err := a.st.save(a.opts.Memory); err != nil {
-		return err
+	if a.dirty {
+		if err := a.st.save(a.opts.Memory); err != nil {
+			return err
+		}
 	}
 	a.dirty = false
-	a.seen = ""
+	a.seen, a.told, a.toldWhy = "", a.want, a.why
 	if a.view != nil {
 		a.seen = a.view.Mark().String()
 	}

@@ -26,7 +26,7 @@ func (a *Agent) report() report.Report {
 	r := report.Report{
 		V: manifest.Version, Repo: a.cfg.Repo, Store: a.trust().Store, Cohort: a.cfg.Cohort, Host: a.cfg.Host, Labels: maps.Clone(a.cfg.Labels),
 		Boot: a.boot, Key: a.id.Public(), Agent: a.opts.Version, Reads: manifest.Version, Attempted: a.attempt, Mode: a.cfg.Mode,
-		Phase: a.phase, Reason: cut(a.reason), Code: a.code, Tries: a.tries, Drifted: len(a.drift), Poll: a.cfg.Poll.Seconds(),
+		Phase: a.phase, Reason: report.CutReason(a.reason), Code: a.code, Tries: a.tries, Drifted: len(a.drift), Poll: a.cfg.Poll.Seconds(),
 		Services: map[string]report.Service{}, Drift: shown(a.drift), Content: a.content, Seen: a.seen,
 	}
 	if r.Labels == nil {
@@ -35,8 +35,8 @@ func (a *Agent) report() report.Report {
 	if a.view != nil {
 		r.Stale = a.now().After(a.view.Manifest.FreshUntil)
 	}
-	if a.want != nil {
-		r.Desired, r.Source = a.want.Epoch, a.why
+	if a.told != nil {
+		r.Desired, r.Source = a.told.Epoch, a.toldWhy
 	}
 	if a.cur != nil {
 		r.Running, r.Override = a.cur.Epoch, a.cur.Override
@@ -46,18 +46,18 @@ func (a *Agent) report() report.Report {
 			s := a.service(name)
 			r.Services[name] = s
 			all = all && s.State == stateConfirmed
-			if rank(s.Grade) < rank(lowest) {
+			if s.Grade.Rank() < lowest.Rank() {
 				lowest = s.Grade
 			}
 		}
 		if len(a.cur.Services) > 0 && len(a.drift) == 0 {
 			r.Grade = lowest
 		}
-		r.Confirmed = all && a.want != nil && a.want.is(a.cur) && len(a.drift) == 0 && a.content == a.want.Content
+		r.Confirmed = all && a.want != nil && a.want.is(a.cur) && a.told != nil && a.told.is(a.cur) && len(a.drift) == 0 && a.content == a.want.Content
 	}
 	if r.Reason == "" && a.distrust != nil {
 		// What runs is still what the newest believed head says; that no source repeats it is worth a look.
-		r.Reason, r.Code = cut(a.distrust.Error()), codeOf(a.distrust)
+		r.Reason, r.Code = report.CutReason(a.distrust.Error()), codeOf(a.distrust)
 	}
 	if len(a.probes) > 0 {
 		r.Probes = map[string]report.Probe{}
@@ -77,7 +77,7 @@ func shown(paths []string) []string {
 	var out []string
 	for _, p := range head(paths, report.MaxDrift) {
 		p = strings.ToValidUTF8(p, "?")
-		out = append(out, p[:min(len(p), report.MaxPath)])
+		out = append(out, strings.ToValidUTF8(p[:min(len(p), report.MaxPath)], "")) // the end may have cut a character in two
 	}
 	return out
 }

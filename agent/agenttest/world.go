@@ -195,13 +195,25 @@ func (w *World) Override(epoch uint64, files Files, notAfter time.Time) []byte {
 	return data
 }
 
-// Rotate puts keyring 2 into the store, in which the rollout key is another; heads are signed with that one from now on.
-func (w *World) Rotate() {
+// Bare is a head without its overrides and with another beat: what whoever can write to the bucket makes of it.
+func (w *World) Bare(head []byte, beat uint64) []byte {
+	w.t.Helper()
+	var h manifest.Head
+	w.check(wire.Decode(head, &h))
+	h.Overrides, h.Beat = []manifest.Envelope{}, beat
+	return w.encode(h)
+}
+
+// Rotate puts keyring 2 into the store, in which the rollout key is another; heads are signed with that one from now on. Changes edit it before it is signed.
+func (w *World) Rotate(changes ...func(*manifest.Keyring)) {
 	w.t.Helper()
 	next := w.keys
 	next.Rollout = keys.FromSeed(13)
 	k := keys.NewKeyring(Repo, time.Now().UTC(), next.Root.Public(), next.Release.Public(), next.Rollout.Public(), next.Operator.Public())
 	k.Version = 2
+	for _, c := range changes {
+		c(&k)
+	}
 	w.keys = next
 	w.Keyring = w.encode(w.seal(manifest.KindKeyring, k, next.Root))
 	w.Put(manifest.KeyKeyring(2), w.Keyring)

@@ -170,7 +170,8 @@ func (d Disk) Symlink(target, link string) error {
 	return nil
 }
 
-// Rename moves from to to and fsyncs the directories concerned. They are opened first, so that nothing but the fsync itself can fail after the rename.
+// Rename moves from to to and fsyncs the directory of the new name. It is opened first, so that nothing but the fsync itself can fail after the rename.
+// The directory of the old name is not synced: see Retire.
 func (d Disk) Rename(from, to string) error {
 	dst, err := os.OpenFile(filepath.Dir(to), os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -184,6 +185,22 @@ func (d Disk) Rename(from, to string) error {
 		return err
 	}
 	return d.syncOpen(dst, filepath.Dir(to))
+}
+
+// Retire moves from to to and fsyncs the directory of the old name: whatever happens to it from now on, it does not come back under that name.
+func (d Disk) Retire(from, to string) error {
+	src, err := os.OpenFile(filepath.Dir(from), os.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	if err := d.trace(OpRename, to); err != nil {
+		return &os.LinkError{Op: "rename", Old: from, New: to, Err: err}
+	}
+	if err := os.Rename(from, to); err != nil {
+		return err
+	}
+	return d.syncOpen(src, filepath.Dir(from))
 }
 
 // RemoveAll removes a tree. It is not synced: what a crash brings back is swept at the next start.

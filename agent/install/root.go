@@ -141,7 +141,7 @@ func (r *Root) takeLock() error {
 		if n, _ := f.ReadAt(buf, 0); n > 0 {
 			who = " (process " + strings.TrimSpace(string(buf[:n])) + ")"
 		}
-		return fmt.Errorf("%w%s works on %s; stop it, or set root: to another directory", ErrLocked, who, r.path)
+		return fmt.Errorf("%w%s works on %s", ErrLocked, who, r.path)
 	}
 	r.lock = f
 	// The process id is for the message above only; the lock itself is the kernel's and ends with the process.

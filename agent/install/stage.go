@@ -276,7 +276,8 @@ func (r *Root) compare(ctx context.Context, s *agent.Staged, entries []bundle.En
 	added, changed, removed := diff(now, entries)
 	for i, paths := range [][]string{added, changed, removed} {
 		for _, p := range paths {
-			svc, file, _ := strings.Cut(p, "/")
+			// What somebody else put there may have any name; what is remembered and handed on is text.
+			svc, file, _ := strings.Cut(strings.ToValidUTF8(p, "?"), "/")
 			c := s.Files[svc]
 			list := []*[]string{&c.Added, &c.Changed, &c.Removed}[i]
 			*list = append(*list, file)

@@ -87,7 +87,7 @@ func (r *Root) Sweep(_ context.Context, keep ...string) error {
 // discard removes a release. It leaves its name first: what bears a release's name is complete.
 func (r *Root) discard(name string) error {
 	gone := r.join(dirTmp, durable.TempName())
-	if err := r.disk.Rename(r.join(dirReleases, name), gone); err != nil {
+	if err := r.disk.Retire(r.join(dirReleases, name), gone); err != nil {
 		return err
 	}
 	return r.disk.RemoveAll(gone)

@@ -35,17 +35,10 @@ type app struct {
 func command(stdout, stderr io.Writer) *cobra.Command {
 	a := &app{out: stdout, err: stderr}
 	root := &cobra.Command{
-		Use:           name,
-		Short:         "installs what the signed manifest of its cohort assigns to this host, and proves it",
-		Version:       cli.Version,
-		SilenceErrors: true,
-		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			cmd.SetOut(stderr)
-			_ = cmd.Usage()
-			return cli.Exit(cli.Usage)
-		},
+		Use:               name,
+		Short:             "installs what the signed manifest of its cohort assigns to this host, and proves it",
+		SilenceErrors:     true,
+		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
 	root.SetOut(stdout)
@@ -56,16 +49,10 @@ func command(stdout, stderr io.Writer) *cobra.Command {
 	root.PersistentFlags().StringVar(&a.config, "config", "/etc/muster/agent.yaml", "the host's configuration file")
 	root.AddCommand(a.runCmd(), a.onceCmd(), a.verifyCmd())
 	for _, c := range root.Commands() {
-		c.Args = noArgs
+		c.Args = cli.NoArgs
 	}
+	cli.Root(root)
 	return root
-}
-
-func noArgs(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return nil
-	}
-	return cli.Fail(cli.Usage, fmt.Sprintf("run `%s --help`", cmd.CommandPath()), "%s takes no argument, but got %q", cmd.CommandPath(), args[0])
 }
 
 // load reads the configuration; what is wrong with it is a usage error.

@@ -306,9 +306,65 @@ func TestSecondAgentIsRefused(t *testing.T) {
 	m.world.Assign(1)
 	s := m.start()
 	await(t, "release 1", func() bool { agenttest.Ask(m.proc); return m.proc.Epoch() == 1 })
-	m.call(7, fmt.Sprintf("another muster-agent (process %d) works on %s", s.cmd.Process.Pid, m.root), "once")
+	works := fmt.Sprintf("another muster-agent (process %d) works on %s", s.cmd.Process.Pid, m.root)
+	m.call(7, works+"\nmuster-agent: hint: the agent is running, and its next sync does this", "once")
+	m.call(7, works+"\nmuster-agent: hint: stop it, or set root: to another directory\n", "run")
 	m.call(0, "", "verify")
 	s.term(0)
+}
+
+// A unit's ExecStartPre beside a running agent: a service starts with what is installed if that is whole, and with nothing else.
+func TestInstallBesideTheAgent(t *testing.T) {
+	m := newMachine(t)
+	s := m.start() // there is no release yet
+	await(t, "the lock", func() bool { _, err := os.Stat(filepath.Join(m.root, "state.json")); return err == nil })
+	m.call(7, "and nothing is installed there yet\n", "once", "--install")
+	m.world.Release(agenttest.Files{"checkout/checkout.yaml": "1"})
+	m.world.Assign(1)
+	await(t, "release 1", func() bool { agenttest.Ask(m.proc); return m.proc.Epoch() == 1 })
+	if out := m.call(0, "", "once", "--install"); !strings.HasPrefix(out, "web-17: epoch 1 is installed and whole; another muster-agent (process ") {
+		t.Errorf("%q", out)
+	}
+	var res agent.OnceResult
+	if err := json.Unmarshal([]byte(m.call(0, "", "once", "--install", "--json")), &res); err != nil || res.Running != 1 || res.Confirmed || res.Host != "web-17" {
+		t.Errorf("%+v, %v", res, err)
+	}
+	// Stopped, so that it repairs nothing, and with the lock in its hands.
+	if err := s.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(m.root, "current/checkout/checkout.yaml"), []byte("2"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	m.call(7, "and 1 path not as released under "+m.root, "once", "--install")
+	if err := s.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the repair", func() bool {
+		data, err := os.ReadFile(filepath.Join(m.root, "current/checkout/checkout.yaml"))
+		return err == nil && string(data) == "1"
+	})
+	m.call(0, "", "once", "--install")
+	s.term(0)
+}
+
+// A sync whose floors could not be written does not end with 0, however well the host is.
+func TestOnceKeepsItsFloors(t *testing.T) {
+	m := newMachine(t)
+	m.world.Release(agenttest.Files{"checkout/checkout.yaml": "1"})
+	m.world.Assign(1)
+	m.call(0, "", "once")
+	m.world.Assign(1)
+	full := filepath.Join(t.TempDir(), "full")
+	if err := os.WriteFile(full, fmt.Appendf(nil, "#!/bin/sh\ntrap '' XFSZ\nulimit -f 0\nexec %s \"$@\"\n", m.bin), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	free := m.bin
+	m.bin = full
+	m.call(7, "the agent's state is not on disk: write state.json", "once")
+	m.call(7, "the agent's state is not on disk: write state.json", "once", "--install")
+	m.bin = free
+	m.call(0, "", "once")
 }
 
 // The agent's own targets: a static binary under 12 MB, and under 20 MB resident when it has nothing to do.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -9,12 +10,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/muster-config/muster/agent"
+	"github.com/muster-config/muster/agent/install"
 	"github.com/muster-config/muster/cmd/internal/cli"
+	"github.com/muster-config/muster/distributor/report"
 	"github.com/muster-config/muster/distributor/store"
 )
 
 func (a *app) onceCmd() *cobra.Command {
-	var install bool
+	var onlyInstall bool
 	cmd := &cobra.Command{
 		Use:   "once",
 		Short: "one full sync; 0 only if this host runs what is assigned to it",
@@ -24,7 +27,8 @@ every service is confirmed at its required grade; 1 if it does not; 4 if every
 source was refused; 5 if one was not reached and no other was good.
 
 With --install it ends after the swap, for a unit's ExecStartPre: the service that
-starts next loads the new files by itself.`,
+starts next loads the new files by itself. Beside a running agent, which installs what
+is new, it only checks that the installed files are whole: 0 if they are, else 7.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			small()
 			cfg, err := a.load()
@@ -32,11 +36,16 @@ starts next loads the new files by itself.`,
 				return err
 			}
 			h, err := a.open(cmd.Context(), cfg, a.logger(slog.LevelWarn))
-			if err != nil {
+			switch {
+			case errors.Is(err, install.ErrLocked) && onlyInstall:
+				return a.beside(cmd.Context(), cfg, err)
+			case errors.Is(err, install.ErrLocked):
+				return cli.Fail(cli.Local, "the agent is running, and its next sync does this; `muster-agent verify` works beside it", "%w", err)
+			case err != nil:
 				return err
 			}
 			defer func() { _ = h.Close() }()
-			res, err := h.Once(cmd.Context(), install)
+			res, err := h.Once(cmd.Context(), onlyInstall)
 			if ctxErr := cmd.Context().Err(); ctxErr != nil {
 				return fmt.Errorf("broken off: %w", ctxErr)
 			}
@@ -50,12 +59,34 @@ starts next loads the new files by itself.`,
 			} else {
 				a.say(res)
 			}
-			return outcome(res, err, install)
+			return outcome(res, err, onlyInstall)
 		},
 	}
-	cmd.Flags().BoolVar(&install, "install", false, "end after the swap: no reload, no confirmation")
+	cmd.Flags().BoolVar(&onlyInstall, "install", false, "end after the swap: no reload, no confirmation")
 	cmd.Flags().BoolVar(&a.json, "json", false, "print the result as JSON")
 	return cmd
+}
+
+// beside is `once --install` on a host whose agent runs: that one installs, and a service may start with what is there if it is whole.
+func (a *app) beside(ctx context.Context, cfg agent.Config, locked error) error {
+	in, content, drift, err := install.Verify(ctx, cfg.Root)
+	const hint = "the agent is running, and its next sync puts this right; its log says what keeps it from that"
+	switch {
+	case err != nil:
+		return cli.Fail(cli.Local, hint, "%w, and what it installed cannot be verified: %w", locked, err)
+	case in == nil:
+		return cli.Fail(cli.Local, hint, "%w, and nothing is installed there yet", locked)
+	case len(drift) > 0:
+		return cli.Fail(cli.Local, hint, "%w, and %s not as released under %s", locked, cli.Count(len(drift), "path"), in.Dir)
+	}
+	if a.json {
+		return cli.PrintJSON(a.out, agent.OnceResult{
+			Host: cfg.Host, Cohort: cfg.Cohort, Running: in.Epoch, Content: content, Changed: []string{}, Phase: string(report.PhaseIdle), Reason: locked.Error(),
+			Sources: []agent.SourceResult{}, Waiting: []agent.WaitingService{},
+		})
+	}
+	fmt.Fprintf(a.out, "%s: epoch %d is installed and whole; %v\n", cfg.Host, in.Epoch, locked)
+	return nil
 }
 
 func (a *app) say(r agent.OnceResult) {
@@ -76,7 +107,11 @@ func (a *app) say(r agent.OnceResult) {
 }
 
 // outcome is the exit code of what a sync came to. A source that was refused or not reached does not matter while another was good.
-func outcome(r agent.OnceResult, err error, install bool) error {
+func outcome(r agent.OnceResult, err error, onlyInstall bool) error {
+	if errors.Is(err, agent.ErrNotKept) {
+		// Before all else: what this host has seen could be forgotten, and then an older manifest is taken again.
+		return cli.Fail(cli.Local, "check the file system of root: (space, rights, its health), then run the command again", "%w", err)
+	}
 	good, refused, empty := 0, 0, 0
 	var firstRefused, first error
 	for _, s := range r.Sources {
@@ -106,7 +141,7 @@ func outcome(r agent.OnceResult, err error, install bool) error {
 		return cli.Fail(cli.Unreachable, "check sources: in the configuration and the network; the host keeps what it has", "no source was reached; %w", first)
 	}
 	switch {
-	case install && r.Installed, r.Confirmed:
+	case onlyInstall && r.Installed, r.Confirmed:
 		return nil
 	case err != nil && !r.Installed:
 		code := cli.CodeOf(err)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/muster-config/muster/agent"
 	"github.com/muster-config/muster/agent/host"
+	"github.com/muster-config/muster/agent/install"
+	"github.com/muster-config/muster/cmd/internal/cli"
 )
 
 func (a *app) runCmd() *cobra.Command {
@@ -39,6 +42,9 @@ func (a *app) run(ctx context.Context, hup <-chan os.Signal) error {
 		return err
 	}
 	h, err := a.open(ctx, cfg, log)
+	if errors.Is(err, install.ErrLocked) {
+		return cli.Fail(cli.Local, "stop it, or set root: to another directory", "%w", err)
+	}
 	if err != nil {
 		return err
 	}

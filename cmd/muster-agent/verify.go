@@ -51,7 +51,7 @@ with 1 if something differs, or if nothing is installed.`,
 			}
 			switch {
 			case in == nil:
-				return cli.Fail(cli.No, "run `muster-agent once` to install what is assigned to this host", "nothing is installed under %s", cfg.Root)
+				return cli.Fail(cli.No, "start the agent; where none runs, `muster-agent once` installs what is assigned to this host", "nothing is installed under %s", cfg.Root)
 			case v.Good && !a.json:
 				fmt.Fprintf(a.out, "%s: epoch %d, %s, as released\n", cfg.Root, v.Epoch, v.Content)
 			case !v.Good:
@@ -60,7 +60,7 @@ with 1 if something differs, or if nothing is installed.`,
 						fmt.Fprintf(a.out, "differs: %s\n", cli.Printable(p))
 					}
 				}
-				return cli.Fail(cli.No, "the agent puts it right at its next sync; `muster-agent once` does it now", "%s under %s", cli.Count(len(drift), "path")+" not as released", in.Dir)
+				return cli.Fail(cli.No, "a running agent puts it right at its next sync; where none runs, `muster-agent once` does it", "%s under %s", cli.Count(len(drift), "path")+" not as released", in.Dir)
 			}
 			return nil
 		},
