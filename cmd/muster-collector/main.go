@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -27,25 +28,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 release is confirmed everywhere. It is never in the way: without it hosts still
 get their configuration from the store.
 
-Exit codes: 0 done; 2 usage; 4 not trusted; 5 not reachable; 7 local failure;
-130 interrupted.`,
+Exit codes: 0 done; 1 no such host; 2 usage; 4 not trusted; 5 not reachable;
+7 local failure; 130 interrupted.`,
 		SilenceErrors: true, SilenceUsage: true, CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
-		Args: cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return cli.Fail(cli.Usage, "`muster-collector --help` lists the commands", "unknown command %q", args[0])
-			}
-			return cmd.Help()
-		},
 	}
-	root.SetHelpCommand(&cobra.Command{Hidden: true, Use: "no-help"})
-	root.AddCommand(runCmd(stdout, stderr), &cobra.Command{
-		Use: "version", Short: "print the version", Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprintf(stdout, "muster-collector %s\n", cli.Version)
-			return err
-		},
-	})
+	root.AddCommand(runCmd(stdout, stderr), forgetCmd(stdout))
+	cli.Root(root)
 	usage := func(cmd *cobra.Command, err error) error {
 		return cli.Fail(cli.Usage, fmt.Sprintf("`%s --help` lists the flags", cmd.CommandPath()), "%s: %w", cmd.CommandPath(), err)
 	}
@@ -53,10 +41,12 @@ Exit codes: 0 done; 2 usage; 4 not trusted; 5 not reachable; 7 local failure;
 	for _, sub := range root.Commands() {
 		if args := sub.Args; args != nil {
 			sub.Args = func(cmd *cobra.Command, given []string) error {
-				if err := args(cmd, given); err != nil {
-					return usage(cmd, err)
+				err := args(cmd, given)
+				var e *cli.Error
+				if err == nil || errors.As(err, &e) {
+					return err
 				}
-				return nil
+				return usage(cmd, err)
 			}
 		}
 	}

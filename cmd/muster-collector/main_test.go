@@ -24,6 +24,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/muster-config/muster/cmd/internal/cli"
 	"github.com/muster-config/muster/distributor/api"
 	"github.com/muster-config/muster/distributor/keys"
 	"github.com/muster-config/muster/distributor/manifest"
@@ -147,11 +148,11 @@ func TestUsage(t *testing.T) {
 	}{
 		"no flag":          {[]string{"run"}, 2, "--config is missing"},
 		"unknown flag":     {[]string{"run", "--x"}, 2, "unknown flag: --x"},
-		"an argument":      {[]string{"run", "x"}, 2, "muster-collector run: "},
+		"an argument":      {[]string{"run", "x"}, 2, "muster-collector run takes no argument"},
 		"unknown command":  {[]string{"go"}, 2, `unknown command "go"`},
 		"no file":          {[]string{"run", "--config", "/nowhere.yaml"}, 2, "read configuration: open /nowhere.yaml"},
 		"a key twice":      {[]string{"run", "--config", open}, 2, "collector.yaml:5: listen is set twice"},
-		"no keyring":       {[]string{"run", "--config", noKeyring}, 2, "muster: hint: copy keyring.json"},
+		"no keyring":       {[]string{"run", "--config", noKeyring}, 7, "muster: hint: copy keyring.json"},
 		"a broken keyring": {[]string{"run", "--config", broken}, 4, "keyring: "},
 		"no tokens file":   {[]string{"run", "--config", tokens}, 2, "tokens.yaml: no such file"},
 	} {
@@ -211,5 +212,33 @@ func TestTLSAndTokens(t *testing.T) {
 	defer nobody.Close()
 	if _, err := nobody.Status(t.Context()); !errors.Is(err, api.ErrDenied) {
 		t.Error(err)
+	}
+}
+
+func TestForget(t *testing.T) {
+	_, config := place(t, "")
+	ctx := t.Context()
+	var out strings.Builder
+	for want, args := range map[string][]string{
+		"--config is missing":       {"forget", "web-1"},
+		"accepts 1 arg":             {"forget", "--config", config},
+		"no such file or directory": {"forget", "--config", config, "web-1"}, // it never ran
+	} {
+		if err := run(ctx, args, &out, io.Discard); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v, want %q", args, err, want)
+		}
+	}
+	cmd, _, _ := collect(t, "run", "--config", config)
+	if err := run(ctx, []string{"forget", "--config", config, "web-1"}, &out, io.Discard); err == nil || !strings.Contains(err.Error(), "another collector has it open") {
+		t.Errorf("while it runs: %v", err)
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if err := run(ctx, []string{"forget", "--config", config, "web-1"}, &out, io.Discard); err == nil || cli.CodeOf(err) != cli.No || !strings.Contains(err.Error(), `no host "web-1" is remembered`) {
+		t.Errorf("%v", err)
 	}
 }

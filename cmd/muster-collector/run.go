@@ -25,7 +25,7 @@ func runCmd(stdout, stderr io.Writer) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run --config FILE",
 		Short: "run until SIGTERM or SIGINT",
-		Args:  cobra.NoArgs,
+		Args:  cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if path == "" {
 				return cli.Fail(cli.Usage, "give --config /etc/muster/collector.yaml", "--config is missing")
@@ -102,7 +102,7 @@ func readKeyring(path string) ([]byte, error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			hint = "copy keyring.json from the directory that `muster keys init` made"
 		}
-		return nil, cli.Fail(cli.Usage, hint, "keyring: %w", err)
+		return nil, cli.Fail(cli.Local, hint, "keyring: %w", err)
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, 2*manifest.MaxKeyringBytes+1))

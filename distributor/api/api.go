@@ -2,7 +2,10 @@
 package api
 
 import (
+	"crypto/hmac"
+	"crypto/sha256"
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/muster-config/muster/distributor/manifest"
@@ -42,8 +45,7 @@ type ReportItem struct {
 	Heartbeat *Heartbeat         `json:"heartbeat,omitempty"`
 }
 
-// Heartbeat says "as in my last signed report" at a higher counter. MAC is HMAC-SHA256 with the boot's key over
-// "muster heartbeat\n<repo>\n<cohort>\n<host>\n<boot>\n<counter>\n<digest>".
+// Heartbeat says "as in my last signed report" at a higher counter. MAC is HeartbeatMAC.
 type Heartbeat struct {
 	Repo    string `json:"repo"`
 	Cohort  string `json:"cohort"`
@@ -52,6 +54,13 @@ type Heartbeat struct {
 	Counter uint64 `json:"counter"`
 	Digest  string `json:"digest"` // payload digest of the last signed report
 	MAC     []byte `json:"mac"`
+}
+
+// HeartbeatMAC is HMAC-SHA256 with the boot's key over "muster heartbeat\n<repo>\n<cohort>\n<host>\n<boot>\n<counter>\n<digest>". It does not look at h.MAC.
+func HeartbeatMAC(key []byte, h Heartbeat) []byte {
+	mac := hmac.New(sha256.New, key)
+	fmt.Fprintf(mac, "muster heartbeat\n%s\n%s\n%s\n%s\n%d\n%s", h.Repo, h.Cohort, h.Host, h.Boot, h.Counter, h.Digest)
+	return mac.Sum(nil)
 }
 
 // ReportAnswer answers a ReportPost, one entry a report, in order.
@@ -71,10 +80,14 @@ type ReportResult struct {
 
 // Error is the body of every answer that is not 2xx.
 type Error struct {
-	Error string `json:"error"`
-	Hint  string `json:"hint,omitempty"`
-	Code  int    `json:"code"` // exit code of the table
+	Error  string `json:"error"`
+	Hint   string `json:"hint,omitempty"`
+	Code   int    `json:"code"`             // exit code of the table
+	Reason string `json:"reason,omitempty"` // for programs, where the status alone does not tell
 }
+
+// ReasonNoCohort is the Reason of a wait for a cohort that a known release does not have: waiting longer does not help.
+const ReasonNoCohort = "unknown cohort"
 
 // Cohort is one cohort in GET /v1/cohorts.
 type Cohort struct {

@@ -357,7 +357,7 @@ type WaitQuery struct {
 	Wait   time.Duration
 }
 
-// Wait asks whether a release is green; ErrNotFound if the collector knows no such release (yet).
+// Wait asks whether a release is green; ErrNotFound if the collector knows no such release (yet), ErrNoCohort if the release has no such cohort.
 func (c *Client) Wait(ctx context.Context, epoch uint64, query WaitQuery) (*Wait, error) {
 	q := url.Values{}
 	if query.Cohort != "" {

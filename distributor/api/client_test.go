@@ -2,6 +2,8 @@ package api_test
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
 	"encoding/pem"
 	"errors"
 	"io"
@@ -32,6 +34,7 @@ func TestErrors(t *testing.T) {
 		text       string
 	}{
 		"not known":         {404, "", `{"error":"no release 9 is known","hint":"look","code":1}`, api.ErrNotFound, 1, 0, "no release 9 is known"},
+		"no such cohort":    {404, "", `{"error":"release 7 has no cohort x","code":1,"reason":"unknown cohort"}`, api.ErrNoCohort, 1, 0, "release 7 has no cohort x"},
 		"no token":          {401, "", `{"error":"no token","code":1}`, api.ErrDenied, 1, 0, "no token"},
 		"may not":           {403, "", `{"error":"this token is not for it","code":1}`, api.ErrDenied, 1, 0, ""},
 		"bad request":       {400, "", `{"error":"after: no mark","code":2}`, api.ErrRefused, 2, 0, "after: no mark"},
@@ -67,6 +70,26 @@ func TestErrors(t *testing.T) {
 				t.Errorf("retry after %s", se.RetryAfter)
 			}
 		})
+	}
+}
+
+// The two kinds of 404 are told apart: only one of them may pass.
+func TestNoCohortIsNotNotFound(t *testing.T) {
+	if errors.Is(api.ErrNoCohort, api.ErrNotFound) || errors.Is(api.ErrNotFound, api.ErrNoCohort) {
+		t.Error("one is the other")
+	}
+}
+
+func TestHeartbeatMAC(t *testing.T) {
+	h := api.Heartbeat{Repo: "acme/config", Cohort: "prod", Host: "web-1", Boot: "b1", Counter: 7, Digest: "sha256:00"}
+	mac := hmac.New(sha256.New, []byte("key"))
+	io.WriteString(mac, "muster heartbeat\nacme/config\nprod\nweb-1\nb1\n7\nsha256:00")
+	if got := api.HeartbeatMAC([]byte("key"), h); !hmac.Equal(got, mac.Sum(nil)) {
+		t.Errorf("%x", got)
+	}
+	h.Counter++
+	if hmac.Equal(api.HeartbeatMAC([]byte("key"), h), mac.Sum(nil)) {
+		t.Error("the counter is not in it")
 	}
 }
 

@@ -13,7 +13,8 @@ var (
 	ErrBusy        = errors.New("collector is busy")       // 429 or 503: come back after RetryAfter
 	ErrDenied      = errors.New("collector denied access") // 401 or 403
 	ErrNotFound    = errors.New("not found")
-	ErrNotModified = errors.New("not modified") // GetHead: nothing newer came in time
+	ErrNoCohort    = errors.New("no such cohort") // Wait: the release is known and has no such cohort. Never ErrNotFound, which may pass
+	ErrNotModified = errors.New("not modified")   // GetHead: nothing newer came in time
 	ErrRefused     = errors.New("collector refused the request")
 )
 
@@ -49,6 +50,8 @@ func statusError(resp *http.Response, body Error, ok bool) *StatusError {
 		if e.Code == 0 {
 			e.Code = 1
 		}
+	case resp.StatusCode == http.StatusNotFound && body.Reason == ReasonNoCohort:
+		e.kind = ErrNoCohort
 	case resp.StatusCode == http.StatusNotFound && ok:
 		e.kind = ErrNotFound
 	case resp.StatusCode == http.StatusTooManyRequests, resp.StatusCode == http.StatusServiceUnavailable:

@@ -76,7 +76,7 @@ func (c *Collector) status(who caller) *api.Status {
 			m := &co.view.Manifest
 			out.Target, out.Baseline, out.Phase, out.Mark = m.Rollout.Target, m.Rollout.Baseline, m.Rollout.Phase, co.view.Mark().String()
 			if out.Stale = now.After(m.FreshUntil); out.Stale {
-				why = append(why, fmt.Sprintf("order %s should have been renewed by %s: check the rollout controller, or run `muster rollout refresh %s`", out.Mark, m.FreshUntil.UTC().Format("2006-01-02T15:04:05Z"), name))
+				why = append(why, fmt.Sprintf("order %s should have been renewed by %s: renew it with `muster publish --rollout=now`", out.Mark, m.FreshUntil.UTC().Format("2006-01-02T15:04:05Z")))
 			}
 			if waiting := c.waiting(name, out.Target); waiting > 0 {
 				why = append(why, fmt.Sprintf("epoch %d is released and not assigned", waiting))
@@ -244,14 +244,14 @@ func (c *Collector) oneRelease(ctx context.Context, who caller, epoch uint64) (*
 		return nil, err
 	case ok:
 	case older:
-		rel, err := c.readRelease(ctx, keys, epoch)
+		rel, err := c.readRelease(ctx, keys, epoch, "")
 		if errors.Is(err, errJunk) {
 			return nil, noRelease(epoch)
 		}
 		if err != nil {
 			return nil, err
 		}
-		r = summary(rel)
+		r = summary(rel.Release)
 	default:
 		return nil, noRelease(epoch)
 	}

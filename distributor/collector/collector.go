@@ -69,7 +69,10 @@ type Collector struct {
 	home     map[string]string // host → cohort whose list has it
 	releases []release         // ascending; at most maxReleases
 	seen     map[uint64]time.Time
-	junk     map[string]store.Info // release keys that hold no release of ours
+	digests  map[uint64]string            // of the payload that a release's number held first, as far back as seen
+	replaced map[uint64]bool              // releases whose number holds another one by now
+	older    map[uint64]map[string]string // statements of releases that are not remembered: epoch → cohort → payload digest
+	junk     map[string]store.Info        // release keys that hold no release of ours
 	hosts    int
 	lastRead time.Time // last complete reading of the store
 	started  time.Time
@@ -106,6 +109,7 @@ func New(cfg Config, deps Deps) (*Collector, error) {
 		cfg: cfg, store: deps.Store, tokens: deps.Tokens, now: deps.Now, log: deps.Log, repo: trust.Repo,
 		parallel: make(chan struct{}, maxParallel), longPolls: make(chan struct{}, maxLongPolls), streams: make(chan struct{}, maxStreams),
 		objects: newCache(cacheBytes), ended: make(chan struct{}), flushNow: make(chan struct{}, 1), reread: make(chan struct{}, 1),
+		digests: map[uint64]string{}, replaced: map[uint64]bool{}, older: map[uint64]map[string]string{},
 		trust: trust, cohorts: map[string]*cohort{}, home: map[string]string{}, seen: map[uint64]time.Time{}, junk: map[string]store.Info{}, waits: map[waitQuery]waitState{},
 	}
 	if c.now == nil {

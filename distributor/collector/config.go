@@ -63,7 +63,9 @@ func (c Config) Validate() error {
 		return fmt.Errorf("listen: %s can be reached from other machines; set tls.cert_file, tls.key_file and tokens_file, or listen on %s", c.Listen, DefaultListen)
 	}
 	if u, err := url.Parse(c.Store); c.Store == "" || err != nil || u.Scheme == "" {
-		return errors.New("store: missing or not a URL; name the store that muster publish writes to: file:///path, s3://bucket/prefix or https://…")
+		return errors.New("store: missing or not a URL; name the store that muster publish writes to: file:///path or s3://bucket/prefix")
+	} else if u.Scheme == "https" || u.Scheme == "http" {
+		return errors.New("store: a web server cannot list what it holds, and a collector has to; name the store itself: file:///path or s3://bucket/prefix")
 	}
 	if _, err := databasePath(c.Database); err != nil {
 		return err

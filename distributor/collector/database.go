@@ -35,6 +35,9 @@ CREATE TABLE assigned (cohort TEXT NOT NULL, epoch INTEGER NOT NULL, at TEXT NOT
 PRAGMA user_version = 1;
 `
 
+// addition came later; a version that does not know it leaves it alone.
+const addition = "CREATE TABLE IF NOT EXISTS releases (epoch INTEGER PRIMARY KEY, digest TEXT NOT NULL)"
+
 // database is the SQLite file. One process has it at a time.
 type database struct {
 	db   *sql.DB
@@ -136,7 +139,8 @@ func (d *database) prepare(size int64, log *slog.Logger) error {
 	case version > schemaVersion:
 		return fmt.Errorf("was written by a newer muster-collector (version %d, this one knows %d): upgrade this one, or give it another database", version, schemaVersion)
 	case version == schemaVersion:
-		return nil
+		_, err := d.db.ExecContext(ctx, addition)
+		return err
 	case size%minPage != 0:
 		// SQLite takes a file of less than a page for an empty one; it is the rest of another.
 		return fmt.Errorf("%w: its %d bytes are no whole pages", errUnsound, size)
@@ -154,8 +158,10 @@ func (d *database) prepare(size int64, log *slog.Logger) error {
 		return err
 	}
 	defer tx.Rollback()
-	if _, err := tx.ExecContext(ctx, schema); err != nil {
-		return err
+	for _, part := range []string{schema, addition} {
+		if _, err := tx.ExecContext(ctx, part); err != nil {
+			return err
+		}
 	}
 	return tx.Commit()
 }

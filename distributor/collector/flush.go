@@ -16,6 +16,7 @@ type dirt struct {
 	hosts  map[hostKey]*manifest.Envelope // nil: the report is as before
 	seen   map[uint64]time.Time
 	assign map[assignKey]time.Time
+	digest map[uint64]string
 	trust  bool
 	secret bool
 }
@@ -28,7 +29,7 @@ type assignKey struct {
 }
 
 func (d *dirt) clear() {
-	*d = dirt{hosts: map[hostKey]*manifest.Envelope{}, seen: map[uint64]time.Time{}, assign: map[assignKey]time.Time{}}
+	*d = dirt{hosts: map[hostKey]*manifest.Envelope{}, seen: map[uint64]time.Time{}, assign: map[assignKey]time.Time{}, digest: map[uint64]string{}}
 }
 
 func (d *dirt) host(cohort, name string, e *manifest.Envelope) {
@@ -44,7 +45,7 @@ func (d *dirt) assigned(cohort string, epoch uint64, at time.Time) {
 
 // none is for the writer to be idle.
 func (d *dirt) none() bool {
-	return len(d.hosts) == 0 && len(d.seen) == 0 && len(d.assign) == 0 && !d.trust && !d.secret
+	return len(d.hosts) == 0 && len(d.seen) == 0 && len(d.assign) == 0 && len(d.digest) == 0 && !d.trust && !d.secret
 }
 
 // write writes what changed, in one transaction at a time, until ctx ends; then once more.
@@ -134,9 +135,10 @@ func (c *Collector) flush(ctx context.Context, alive time.Time) error {
 		}
 	}
 	newer := c.dirty
-	c.dirty.seen, c.dirty.assign = work.seen, work.assign
+	c.dirty.seen, c.dirty.assign, c.dirty.digest = work.seen, work.assign, work.digest
 	maps.Copy(c.dirty.seen, newer.seen)
 	maps.Copy(c.dirty.assign, newer.assign)
+	maps.Copy(c.dirty.digest, newer.digest)
 	c.dirty.trust = c.dirty.trust || work.trust
 	c.dirty.secret = c.dirty.secret || work.secret
 	return err
@@ -172,6 +174,12 @@ func (d *database) save(ctx context.Context, work dirt, states map[hostKey]hostR
 	}
 	if len(work.seen) > 0 {
 		exec("DELETE FROM seen WHERE epoch <= (SELECT max(epoch) FROM seen) - ?", maxReleases)
+	}
+	for epoch, digest := range work.digest {
+		exec("INSERT INTO releases (epoch, digest) VALUES (?, ?) ON CONFLICT (epoch) DO NOTHING", epoch, digest)
+	}
+	if len(work.digest) > 0 {
+		exec("DELETE FROM releases WHERE epoch <= (SELECT max(epoch) FROM releases) - ?", maxReleases)
 	}
 	trim := map[string]bool{}
 	for k, at := range work.assign {

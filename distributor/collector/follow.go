@@ -2,6 +2,7 @@ package collector
 
 import (
 	"context"
+	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"maps"
@@ -23,7 +24,9 @@ const (
 // release is one verified release, without its envelopes.
 type release struct {
 	api.Release
-	policy *manifest.Policy // of the newest only
+	policy     *manifest.Policy  // of the newest only
+	token      store.Token       // of its object, as it was read
+	statements map[string]string // cohort → payload digest of the plain statement that it made
 }
 
 // follow reads the store every poll until ctx ends. What cannot be read is logged when it begins and when it ends; verdicts tell the age of what they rest on.
@@ -69,14 +72,15 @@ func (c *Collector) noteRead(err error) {
 	}
 }
 
-// read reads the store once: new keyrings, new releases, changed heads.
+// read reads the store once: new keyrings, new releases, changed heads. Without the newest keyring nothing else can be judged, so it stops there.
 func (c *Collector) read(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	errKeys := c.readKeyrings(ctx)
+	if err := c.readKeyrings(ctx); err != nil {
+		return err
+	}
 	errReleases := c.readReleases(ctx)
-	errHeads := c.readHeads(ctx)
-	return errors.Join(errKeys, errReleases, errHeads)
+	return errors.Join(errReleases, c.readNewestAgain(ctx), c.readHeads(ctx))
 }
 
 // readKeyrings takes keyring n+1, n+2 …
@@ -102,6 +106,7 @@ func (c *Collector) readKeyrings(ctx context.Context) error {
 		if err == nil {
 			c.trust = next
 			c.dirty.trust = true
+			clear(c.junk) // what it signed was junk before
 		}
 		c.mu.Unlock()
 		if err != nil {
@@ -153,13 +158,13 @@ func (c *Collector) readReleases(ctx context.Context) error {
 	}
 	// Read side by side, taken in order. A passing error ends the taking there; the next poll goes on.
 	type read struct {
-		rel *manifest.Release
+		rel *stored
 		err error
 	}
 	got := make([]read, len(found))
 	some(len(found), func(i int) {
 		epoch, _ := manifest.ParseReleaseKey(found[i].Key)
-		got[i].rel, got[i].err = c.readRelease(ctx, keys, epoch)
+		got[i].rel, got[i].err = c.readRelease(ctx, keys, epoch, "")
 	})
 	now := c.now()
 	c.mu.Lock()
@@ -168,7 +173,7 @@ func (c *Collector) readReleases(ctx context.Context) error {
 		switch {
 		case r.err == nil:
 			c.addRelease(r.rel, now)
-		case errors.Is(r.err, errJunk):
+		case errors.Is(r.err, errJunk) && !errors.Is(r.err, store.ErrNotFound):
 			c.log.Warn("release is skipped", "key", found[i].Key, "err", r.err)
 			if len(c.junk) < 10*listPage {
 				c.junk[found[i].Key] = found[i]
@@ -196,16 +201,33 @@ func some(n int, do func(i int)) {
 
 var errJunk = errors.New("not a release of this store")
 
-func (c *Collector) readRelease(ctx context.Context, keys manifest.Keyring, epoch uint64) (*manifest.Release, error) {
+// stored is a verified release as the store has it.
+type stored struct {
+	*manifest.Release
+	digest string // of its payload
+	token  store.Token
+}
+
+// readRelease reads and verifies a release; store.ErrNotModified if its object still has token.
+func (c *Collector) readRelease(ctx context.Context, keys manifest.Keyring, epoch uint64, token store.Token) (*stored, error) {
 	key := manifest.KeyRelease(epoch)
-	obj, err := c.store.Get(ctx, key, manifest.MaxReleaseBytes)
+	var obj store.Object
+	var err error
+	if token == "" {
+		obj, err = c.store.Get(ctx, key, manifest.MaxReleaseBytes)
+	} else {
+		obj, err = c.store.GetIfChanged(ctx, key, token, manifest.MaxReleaseBytes)
+	}
 	switch {
 	case errors.Is(err, store.ErrTooLarge), errors.Is(err, store.ErrNotFound):
 		return nil, fmt.Errorf("%w: %w", errJunk, err)
 	case err != nil:
 		return nil, err
 	}
-	rel, _, err := manifest.VerifyRelease(keys, obj.Data)
+	rel, digest, err := manifest.VerifyRelease(keys, obj.Data)
+	if err != nil && !errors.Is(err, manifest.ErrForeign) && !errors.Is(err, manifest.ErrSignature) && signed(keys, obj.Data, epoch) {
+		return nil, fmt.Errorf("%s is signed by a release key, but cannot be read: %w: this collector may be older than the publisher: upgrade it", key, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errJunk, err)
 	}
@@ -215,7 +237,23 @@ func (c *Collector) readRelease(ctx context.Context, keys manifest.Keyring, epoc
 	if rel.Epoch != epoch || rel.Repo != c.repo || storeID != "" && rel.Store != storeID {
 		return nil, fmt.Errorf("%w: it is release %d of repo %s", errJunk, rel.Epoch, rel.Repo)
 	}
-	return rel, nil
+	return &stored{rel, digest, obj.Token}, nil
+}
+
+// signed says whether a key made this release that may make one of this epoch. Such a one is never junk, and hides behind no later one.
+func signed(keys manifest.Keyring, data []byte, epoch uint64) bool {
+	e, err := manifest.ParseEnvelope(data)
+	if err != nil {
+		return false
+	}
+	may := map[string]ed25519.PublicKey{}
+	for _, r := range keys.Roles.Release {
+		if r.LastEpoch == 0 || epoch <= r.LastEpoch {
+			may[r.Key] = keys.Keys[r.Key].Public
+		}
+	}
+	_, err = e.VerifySignatures(manifest.KindRelease, may)
+	return err == nil
 }
 
 // summary is a release as the API tells it.
@@ -228,14 +266,14 @@ func summary(rel *manifest.Release) api.Release {
 }
 
 // addRelease takes a verified release. Under c.mu.
-func (c *Collector) addRelease(rel *manifest.Release, now time.Time) {
+func (c *Collector) addRelease(rel *stored, now time.Time) {
 	if n := len(c.releases); n > 0 {
 		if c.releases[n-1].Epoch >= rel.Epoch {
 			return
 		}
 		c.releases[n-1].policy = nil
 	}
-	c.releases = append(c.releases, release{summary(rel), &rel.Policy})
+	c.releases = append(c.releases, release{summary(rel.Release), &rel.Policy, rel.token, statements(rel.Release)})
 	if over := len(c.releases) - maxReleases; over > 0 {
 		c.releases = slices.Clone(c.releases[over:])
 	}
@@ -246,6 +284,13 @@ func (c *Collector) addRelease(rel *manifest.Release, now time.Time) {
 	for epoch := range c.seen {
 		if epoch < c.releases[0].Epoch {
 			delete(c.seen, epoch)
+		}
+	}
+	c.compare(rel)
+	for epoch := range c.digests {
+		if epoch < c.releases[0].Epoch {
+			delete(c.digests, epoch)
+			delete(c.replaced, epoch)
 		}
 	}
 	c.setFleet(&rel.Policy, rel.Epoch)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/muster-config/muster/distributor/api"
@@ -119,8 +120,12 @@ func (c *Collector) putHead(w http.ResponseWriter, r *http.Request, who caller) 
 	return nil
 }
 
-func (c *Collector) getObject(w http.ResponseWriter, r *http.Request, _ caller) error {
-	data, size, err := c.Object(r.Context(), r.PathValue("key"))
+func (c *Collector) getObject(w http.ResponseWriter, r *http.Request, who caller) error {
+	key := r.PathValue("key")
+	if strings.HasPrefix(key, manifest.PrefixReleases) && !who.person {
+		return refuse(http.StatusForbidden, "", "releases need the token of a person")
+	}
+	data, size, err := c.Object(r.Context(), key)
 	if err != nil {
 		return err
 	}
@@ -138,7 +143,7 @@ func (c *Collector) getObject(w http.ResponseWriter, r *http.Request, _ caller) 
 			return nil
 		case err != nil:
 			// The length was promised: net/http closes the connection, and the reader sees an early end.
-			c.log.Debug("object", "key", r.PathValue("key"), "err", err)
+			c.log.Debug("object", "key", key, "err", err)
 			panic(http.ErrAbortHandler)
 		case n == 0:
 			return nil

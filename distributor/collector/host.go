@@ -2,6 +2,7 @@ package collector
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/ed25519"
 	"encoding/hex"
 	"fmt"
@@ -146,7 +147,7 @@ func (c *Collector) input(cohortName, name string, co *cohort, h *host, now time
 	in.Expected, in.ExpectedIn = c.expected(cohortName, name)
 	last := c.lastRead
 	if co != nil {
-		in.View, in.ViewProblem = co.view, co.problem
+		in.View, in.ViewProblem = co.view, cmp.Or(co.problem, c.readErr)
 		if c.inFleet(cohortName) || co.view != nil {
 			last = co.lastRead
 		}

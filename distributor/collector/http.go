@@ -133,7 +133,7 @@ func (c *Collector) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &re):
-		status, body.Hint = re.status, re.hint
+		status, body.Hint, body.Reason = re.status, re.hint, re.reason
 	case errors.As(err, &tooLarge):
 		status = http.StatusRequestEntityTooLarge
 		body.Error = fmt.Sprintf("the body is larger than %d bytes", tooLarge.Limit)

@@ -15,8 +15,8 @@ import (
 	"github.com/muster-config/muster/distributor/store"
 )
 
-// immutable says whether a key names an object that hosts may read through the collector: one that never changes. Heads have their own path, and the evaluated
-// trees under sources/ are for operators.
+// immutable says whether a key names an object that may be read through the collector: one that never changes. Heads have their own path, and the evaluated
+// trees under sources/ are for operators. Releases are for people: they tell of all cohorts.
 func immutable(key string) bool {
 	if store.CheckKey(key) != nil {
 		return false
@@ -96,8 +96,8 @@ func (c *Collector) loadObject(ctx context.Context, key string) ([]byte, error) 
 		if !strings.Contains(name, hex.EncodeToString(sum[:])) {
 			return nil, fmt.Errorf("%s: the store holds other bytes under this name: %w", key, errDamaged)
 		}
+		c.objects.put(key, obj.Data) // nothing else is: what nobody verified must not outlive its correction
 	}
-	c.objects.put(key, obj.Data)
 	return obj.Data, nil
 }
 

@@ -1,6 +1,7 @@
 package collector
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,8 +66,12 @@ func (c *Collector) loadTrust(data []byte) error {
 	if err != nil {
 		return err
 	}
-	if had, err := saved.Keys(); err != nil || had.Version < given.Version {
+	had, err := saved.Keys()
+	switch {
+	case err != nil || had.Version < given.Version:
 		saved.Keyring = c.trust.Keyring // a person brought a newer one
+	case had.Version == given.Version && saved.Keyring.Digest() != c.trust.Keyring.Digest():
+		return fmt.Errorf("remembers another keyring of version %d than %s holds: find out which is right, and correct the file, or move the database away if that is of another fleet", had.Version, cmp.Or(c.cfg.Keyring, "the given one"))
 	}
 	c.trust = saved
 	return nil
@@ -156,6 +161,22 @@ func (c *Collector) loadTimes(ctx context.Context) error {
 	}
 	err := load("SELECT '', epoch, at FROM seen", func(_ string, epoch uint64, at time.Time) { c.seen[epoch] = at })
 	if err != nil {
+		return err
+	}
+	rows, err := c.db.db.QueryContext(ctx, "SELECT epoch, digest FROM releases")
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var epoch uint64
+		var digest string
+		if err := rows.Scan(&epoch, &digest); err != nil {
+			return err
+		}
+		c.digests[epoch] = digest
+	}
+	if err := errors.Join(rows.Err(), rows.Close()); err != nil { // before the next question: there is one connection
 		return err
 	}
 	return load("SELECT cohort, epoch, at FROM assigned", func(name string, epoch uint64, at time.Time) { c.cohortOf(name).assigned[epoch] = at })

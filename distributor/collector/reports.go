@@ -30,13 +30,14 @@ type requestError struct {
 	status int
 	err    error
 	hint   string
+	reason string // api.Error's
 }
 
 func (e *requestError) Error() string { return e.err.Error() }
 func (e *requestError) Unwrap() error { return e.err }
 
 func refuse(status int, hint, format string, args ...any) *requestError {
-	return &requestError{status, fmt.Errorf(format, args...), hint}
+	return &requestError{status: status, err: fmt.Errorf(format, args...), hint: hint}
 }
 
 // PostReports takes reports from the same process: see api.Client.
@@ -210,10 +211,8 @@ func (c *Collector) checkBeat(b *api.Heartbeat) (said, error) {
 		s.refused = c.foreign(b.Repo, "")
 		return s, nil
 	}
-	mac := hmac.New(sha256.New, c.heartbeatKey(b.Cohort, b.Host, b.Boot))
-	fmt.Fprintf(mac, "muster heartbeat\n%s\n%s\n%s\n%s\n%d\n%s", b.Repo, b.Cohort, b.Host, b.Boot, b.Counter, b.Digest)
 	// A wrong MAC may mean that the collector lost its secret: the host proves itself with a signature.
-	s.signed = !hmac.Equal(mac.Sum(nil), b.MAC)
+	s.signed = !hmac.Equal(api.HeartbeatMAC(c.heartbeatKey(b.Cohort, b.Host, b.Boot), *b), b.MAC)
 	return s, nil
 }
 

@@ -40,6 +40,7 @@ func (c *Collector) Wait(ctx context.Context, epoch uint64, q api.WaitQuery) (*a
 func (c *Collector) wait(ctx context.Context, who caller, epoch uint64, q api.WaitQuery) (*api.Wait, error) {
 	deadline := time.NewTimer(min(max(q.Wait, 0), api.MaxWait))
 	defer deadline.Stop()
+	c.readAgain(ctx, epoch)
 	for {
 		changed := c.onChange()
 		start := time.Now()
@@ -85,17 +86,25 @@ func (c *Collector) wait(ctx context.Context, who caller, epoch uint64, q api.Wa
 
 // green judges a release now.
 func (c *Collector) green(ctx context.Context, who caller, epoch uint64, q api.WaitQuery) (*api.Wait, error) {
-	rel, err := c.oneRelease(ctx, who, epoch)
+	rel, err := c.oneRelease(ctx, local, epoch)
 	if err != nil {
 		return nil, err
 	}
+	all := len(rel.Cohorts)
+	*rel = visible(*rel, who)
 	names := slices.Sorted(maps.Keys(rel.Cohorts))
-	if q.Cohort != "" {
-		if _, ok := rel.Cohorts[q.Cohort]; !ok {
-			return nil, refuse(http.StatusNotFound, fmt.Sprintf("it has %s", strings.Join(names, ", ")), "release %d has no cohort %.80q", epoch, q.Cohort)
-		}
+	_, known := rel.Cohorts[q.Cohort]
+	switch {
+	case q.Cohort == "" && len(names) < all:
+		return nil, refuse(http.StatusForbidden, fmt.Sprintf("name a cohort; this token may see %s", orNone(names)), "this token may not see all cohorts of release %d", epoch)
+	case q.Cohort != "" && !known:
+		err := refuse(http.StatusNotFound, fmt.Sprintf("it has %s", orNone(names)), "release %d has no cohort %.80q", epoch, q.Cohort)
+		err.reason = api.ReasonNoCohort
+		return nil, err
+	case q.Cohort != "":
 		names = []string{q.Cohort}
 	}
+	c.learn(ctx, rel, names)
 	now := c.now()
 	w := &api.Wait{Epoch: epoch, Green: true, Waiting: []verdict.Waiting{}, OwedHosts: []verdict.Waiting{}, Cohorts: map[string]verdict.Green{}}
 	sum := fnv.New64a()
@@ -161,21 +170,36 @@ func (c *Collector) green(ctx context.Context, who caller, epoch uint64, q api.W
 	return w, nil
 }
 
+func orNone(names []string) string {
+	if len(names) == 0 {
+		return "none of them"
+	}
+	return strings.Join(names, ", ")
+}
+
 // greenInput gathers what green is made of for one cohort of a release. Under c.mu.
 func (c *Collector) greenInput(name string, rel *api.Release, strict bool, hosts []judged, now time.Time) verdict.GreenInput {
 	rc := rel.Cohorts[name]
 	in := verdict.GreenInput{
-		Cohort: name, Epoch: rel.Epoch, Standing: rc.Epoch, State: rc.State, Reason: rc.Reason, Accept: map[uint64]bool{},
+		Cohort: name, Epoch: rel.Epoch, Standing: rc.Epoch, State: rc.State, Reason: rc.Reason,
 		Published: c.seen[rel.Epoch], Strict: strict, Now: now, Short: c.short(name, hosts),
+	}
+	// It may have been published, and have done its work, long before this collector came to see it.
+	if rel.Created.Before(in.Published) {
+		in.Published = rel.Created
+	}
+	if c.inFleet(name) {
+		h := c.fleet.Cohorts[name].Hosts
+		in.Uncounted = len(h.Match) > 0 && len(h.List) == 0 && h.Expect == nil
 	}
 	if co := c.cohorts[name]; co != nil {
 		in.View = co.view
 	}
-	// Publishing demands descent, so every later commit contains this one.
-	for i := len(c.releases) - 1; i >= 0 && c.releases[i].Epoch > rel.Epoch; i-- {
-		later := c.releases[i].Cohorts[name]
-		if c.releases[i].Kind == manifest.ReleaseCommit && later.State != manifest.StateBlocked && later.Epoch > rc.Epoch {
-			in.Accept[later.Epoch] = true
+	in.Accept = c.later(name, rel)
+	in.Statements, in.Replaced = map[uint64]string{}, maps.Clone(c.replaced)
+	for _, epoch := range append(slices.Collect(maps.Keys(in.Accept)), rc.Epoch) {
+		if made, ok := c.statementsOf(epoch); ok {
+			in.Statements[epoch] = made[name]
 		}
 	}
 	in.Hosts = make([]verdict.HostInput, len(hosts))
@@ -183,4 +207,16 @@ func (c *Collector) greenInput(name string, rel *api.Release, strict bool, hosts
 		in.Hosts[i] = h.HostInput
 	}
 	return in
+}
+
+// later are the epochs that are as good for a cohort as a release: publishing demands descent, so every later commit contains this one. Under c.mu.
+func (c *Collector) later(name string, rel *api.Release) map[uint64]bool {
+	good := map[uint64]bool{}
+	for i := len(c.releases) - 1; i >= 0 && c.releases[i].Epoch > rel.Epoch; i-- {
+		later := c.releases[i].Cohorts[name]
+		if c.releases[i].Kind == manifest.ReleaseCommit && later.State != manifest.StateBlocked && later.Epoch > rel.Cohorts[name].Epoch {
+			good[later.Epoch] = true
+		}
+	}
+	return good
 }

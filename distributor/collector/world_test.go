@@ -2,8 +2,6 @@ package collector
 
 import (
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -61,6 +59,7 @@ type world struct {
 	stands  map[string]uint64
 	made    map[string]manifest.Envelope // "cohort/epoch" → statement
 	policy  manifest.Policy
+	note    string // makes the content of what is published another one
 }
 
 func newWorld(t testing.TB) *world {
@@ -117,7 +116,7 @@ func (w *world) cohort(name string, hosts ...string) {
 	w.policy.Cohorts[name] = manifest.CohortPolicy{Labels: map[string]string{}, Services: []string{"checkout"}, Hosts: manifest.HostsPolicy{List: hosts}, Rollout: "standard"}
 }
 
-func contentOf(cohort string, epoch uint64) string { return digest(fmt.Sprint(cohort, " ", epoch)) }
+func contentOf(cohort string, epoch uint64) string { return digest(fmt.Sprint(cohort, " ", epoch, "")) }
 
 // publish makes the next release: it builds the named cohorts, the others hold (or are blocked if nothing stands).
 func (w *world) publish(built ...string) uint64 {
@@ -133,7 +132,7 @@ func (w *world) publish(built ...string) uint64 {
 		switch {
 		case slices.Contains(built, name):
 			e := w.seal(manifest.KindStatement, manifest.Statement{
-				V: 1, Store: storeID, Repo: repo, Cohort: name, Epoch: w.epoch, Commit: rel.Commit, Bundle: object(fmt.Sprint("bundle ", name, w.epoch)), Content: contentOf(name, w.epoch), Files: 1,
+				V: 1, Store: storeID, Repo: repo, Cohort: name, Epoch: w.epoch, Commit: rel.Commit, Bundle: object(fmt.Sprint("bundle ", name, w.epoch)), Content: digest(fmt.Sprint(name, " ", w.epoch, w.note)), Files: 1,
 				Evidence: map[string]manifest.Grade{"checkout": manifest.GradeProcess}, Inputs: digest("inputs"), Content0: digest("content0"),
 			}, releaseKey)
 			w.stands[name], w.made[fmt.Sprint(name, "/", w.epoch)] = w.epoch, e
@@ -291,9 +290,7 @@ func (a *agent) heartbeat() api.ReportItem {
 	a.counter++
 	r := a.report
 	h := &api.Heartbeat{Repo: r.Repo, Cohort: r.Cohort, Host: r.Host, Boot: r.Boot, Counter: a.counter, Digest: a.digest}
-	mac := hmac.New(sha256.New, a.hbKey)
-	fmt.Fprintf(mac, "muster heartbeat\n%s\n%s\n%s\n%s\n%d\n%s", h.Repo, h.Cohort, h.Host, h.Boot, h.Counter, h.Digest)
-	h.MAC = mac.Sum(nil)
+	h.MAC = api.HeartbeatMAC(a.hbKey, *h)
 	return api.ReportItem{Heartbeat: h}
 }
 

@@ -10,10 +10,10 @@ import (
 
 // Limits.
 const (
-	MaxReportBytes = 64 << 10
+	MaxReportBytes = 1 << 20 // enough for MaxServices services: the verdict wants to hear of each
 	MaxBatch       = 1000
-	MaxBatchBytes  = 8 << 20
-	MaxDrift       = 50 // paths; more are cut and counted in Drifted
+	MaxBatchBytes  = 8 << 20 // so a batch of large reports has to be a short one
+	MaxDrift       = 50      // paths; more are cut and counted in Drifted
 	MaxReason      = 500
 )
 

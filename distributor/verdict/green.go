@@ -16,7 +16,11 @@ func IsGreen(in GreenInput) Green {
 		g.Why = clean(fmt.Sprintf("cohort %s is blocked in release %d: %s", in.Cohort, in.Epoch, orUnsaid(in.Reason)))
 		return g
 	}
-	never := stopped(in)
+	never := replaced(in)
+	if never == "" {
+		never = stopped(in)
+	}
+	unread := in.unread()
 	for _, h := range in.Hosts {
 		if !h.Input.Expected || h.Input.Retired {
 			continue // not of the inventory: the verdict says so, and it holds nothing up
@@ -27,7 +31,7 @@ func IsGreen(in GreenInput) Green {
 		case v.Code == Confirmed && in.good(v.Desired) && v.Running == v.Desired:
 			g.Confirmed++
 			continue
-		case v.Code == Silent && !in.Strict && h.Input.Report != nil && !h.Input.silentSince().After(in.Published):
+		case v.Code == Silent && !in.Strict && in.owes(h.Input):
 			g.Owed++
 			g.OwedHosts = append(g.OwedHosts, w)
 			continue
@@ -52,6 +56,9 @@ func IsGreen(in GreenInput) Green {
 	if never == "" && total == 0 && in.Short == 0 {
 		never = fmt.Sprintf("cohort %s has no hosts: nobody can confirm release %d; name them in the fleet's hosts.list", in.Cohort, in.Epoch)
 	}
+	if never == "" && in.Uncounted {
+		never = fmt.Sprintf("cohort %s: this version cannot count hosts chosen by match; give hosts.list or hosts.expect", in.Cohort)
+	}
 	tally := number(g.Confirmed) + " confirmed"
 	if g.Owed > 0 {
 		tally += fmt.Sprintf(", %s owed (silent since before the release was published)", number(g.Owed))
@@ -61,6 +68,8 @@ func IsGreen(in GreenInput) Green {
 		g.Never, g.Why = true, never
 	case in.View == nil:
 		g.Why = notAssigned(in)
+	case unread != 0:
+		g.Why = fmt.Sprintf("release %d, whose statement the head of cohort %s carries, cannot be read: check the store with muster fsck", unread, in.Cohort)
 	case len(g.Waiting) > 0:
 		first := g.Waiting[0]
 		g.Why = fmt.Sprintf("%s, %s of %s not: %s %s: %s", tally, number(len(g.Waiting)), count(total, "host"), first.Host, first.Verdict, first.Why)
@@ -75,9 +84,61 @@ func IsGreen(in GreenInput) Green {
 	return g
 }
 
+// owes says whether a host fell silent before the release was published. One that knew the release did not, whatever the clocks say: it may have been the release
+// that silenced it.
+func (in GreenInput) owes(h Input) bool {
+	r := h.Report
+	return r != nil && max(r.Desired, r.Attempted, r.Running) < in.Epoch && !h.silentSince().After(in.Published)
+}
+
 // good says whether an epoch is as good as the release asked for.
 func (in GreenInput) good(epoch uint64) bool {
 	return epoch != 0 && (epoch == in.Standing || in.Accept[epoch])
+}
+
+// carried are the plain statements in the head that would count for the release asked for.
+func (in GreenInput) carried(yield func(st *manifest.VerifiedStatement) bool) {
+	if in.View == nil {
+		return
+	}
+	for i := range in.View.Statements {
+		if st := &in.View.Statements[i]; st.Override == "" && in.good(st.Epoch) && !yield(st) {
+			return
+		}
+	}
+}
+
+// replaced says which number stands for two things, or "". A store that lost a release may give its number out again, and hosts that run the lost one would seem to
+// confirm the new one.
+func replaced(in GreenInput) string {
+	for _, epoch := range []uint64{in.Epoch, in.Standing} {
+		if in.Replaced[epoch] {
+			return again(epoch)
+		}
+	}
+	for st := range in.carried {
+		if known := in.Statements[st.Epoch]; known != "" && known != st.Digest {
+			return fmt.Sprintf("the head of cohort %s carries another statement of epoch %d than release %d; check the store with muster fsck", in.Cohort, st.Epoch, st.Epoch)
+		}
+		if in.Replaced[st.Epoch] {
+			return again(st.Epoch)
+		}
+	}
+	return ""
+}
+
+func again(epoch uint64) string {
+	return fmt.Sprintf("the store holds another release %d than it did before; check the store with muster fsck", epoch)
+}
+
+// unread is the epoch of a statement in the head that no release could be compared with, or 0.
+func (in GreenInput) unread() uint64 {
+	for st := range in.carried {
+		if in.Statements[st.Epoch] == "" {
+			return st.Epoch
+		}
+	}
+	return 0
 }
 
 func wentBack(c Code) string {
@@ -86,6 +147,9 @@ func wentBack(c Code) string {
 	}
 	return "rolled back"
 }
+
+// endHalt is the next step after a halt.
+const endHalt = "who halted it has to end that, since this version has no command for it; meanwhile correct what failed in the config repo"
 
 // stopped says why a cohort will not get there by waiting, or "".
 func stopped(in GreenInput) string {
@@ -96,9 +160,9 @@ func stopped(in GreenInput) string {
 	switch {
 	case len(r.Halts) > 0:
 		h := r.Halts[len(r.Halts)-1]
-		return fmt.Sprintf("cohort %s is halted by %s since %s: %s; revert what failed, or run `muster rollout resume %s`", in.Cohort, h.By, h.Since.UTC().Format("2006-01-02T15:04:05Z07:00"), orUnsaid(h.Why), in.Cohort)
+		return fmt.Sprintf("cohort %s is halted by %s since %s: %s; %s", in.Cohort, h.By, h.Since.UTC().Format("2006-01-02T15:04:05Z07:00"), orUnsaid(h.Why), endHalt)
 	case r.Phase == manifest.PhaseHalted:
-		return fmt.Sprintf("cohort %s is halted: %s; revert what failed, or run `muster rollout resume %s`", in.Cohort, orUnsaid(r.Why), in.Cohort)
+		return fmt.Sprintf("cohort %s is halted: %s; %s", in.Cohort, orUnsaid(r.Why), endHalt)
 	case r.Phase == manifest.PhaseRollingBack:
 		return fmt.Sprintf("cohort %s is rolling back to epoch %d: %s", in.Cohort, r.Baseline, orUnsaid(r.Why))
 	}

@@ -22,12 +22,19 @@ func host(name string, change func(*verdict.Input)) verdict.HostInput {
 	return verdict.HostInput{Input: in, Verdict: verdict.Of(in)}
 }
 
+func released() map[uint64]string {
+	return map[uint64]string{5: statement(5), 6: statement(6), 7: statement(7)}
+}
+
 func green(hosts ...verdict.HostInput) verdict.GreenInput {
-	return verdict.GreenInput{Cohort: "prod-eu", Epoch: 7, Standing: 7, State: manifest.StateBuilt, View: view(7), Hosts: hosts, Published: now.Add(-2 * time.Minute), Now: now}
+	return verdict.GreenInput{Statements: released(), Cohort: "prod-eu", Epoch: 7, Standing: 7, State: manifest.StateBuilt, View: view(7), Hosts: hosts, Published: now.Add(-2 * time.Minute), Now: now}
 }
 
 func TestIsGreen(t *testing.T) {
-	long := func(in *verdict.Input) { in.Received = now.Add(-time.Hour) } // silent since 57 minutes ago
+	long := func(in *verdict.Input) { // silent since 57 minutes ago
+		behind(in)
+		in.Received, in.Report.Desired, in.Report.Attempted = now.Add(-time.Hour), 6, 6
+	}
 	just := func(in *verdict.Input) { in.Received = now.Add(-4 * time.Minute) }
 	for name, tt := range map[string]struct {
 		in         func() verdict.GreenInput
@@ -45,7 +52,24 @@ func TestIsGreen(t *testing.T) {
 			why: "1 confirmed, 1 owed (silent since before the release was published)"},
 		"strict counts it in": {in: func() verdict.GreenInput { in := green(host("a", nil), host("b", long)); in.Strict = true; return in }, ok: 1, waiting: "b"},
 		"fell silent since":   {in: func() verdict.GreenInput { return green(host("a", nil), host("b", just)) }, ok: 1, waiting: "b"},
-		"nobody but owed":     {in: func() verdict.GreenInput { return green(host("b", long)) }, owed: 1, why: "no host of the cohort is there to confirm it"},
+		"silenced by the release: it knew it": {in: func() verdict.GreenInput {
+			return green(host("a", nil), host("b", func(in *verdict.Input) { long(in); in.Report.Attempted = 7 }))
+		}, ok: 1, waiting: "b"},
+		"stopped before: owed at once": {in: func() verdict.GreenInput {
+			return green(host("a", nil), host("b", func(in *verdict.Input) {
+				long(in)
+				in.Report.Phase, in.Received = report.PhaseLeaving, now.Add(-2*time.Minute)
+			}))
+		}, green: true, ok: 1, owed: 1},
+		"stopped since": {in: func() verdict.GreenInput {
+			return green(host("a", nil), host("b", func(in *verdict.Input) {
+				long(in)
+				in.Report.Phase, in.Received = report.PhaseLeaving, now.Add(-2*time.Minute+time.Second)
+			}))
+		}, ok: 1, waiting: "b", why: "b silent: its agent said that it stops, 1m59s ago"},
+		"chosen by match alone": {in: func() verdict.GreenInput { in := green(host("a", nil)); in.Uncounted = true; return in }, never: true, ok: 1,
+			why: "this version cannot count hosts chosen by match; give hosts.list or hosts.expect"},
+		"nobody but owed": {in: func() verdict.GreenInput { return green(host("b", long)) }, owed: 1, why: "no host of the cohort is there to confirm it"},
 		"missing": {in: func() verdict.GreenInput {
 			return green(host("a", nil), host("b", func(in *verdict.Input) { in.Report = nil }))
 		}, ok: 1, waiting: "b"},
@@ -65,7 +89,7 @@ func TestIsGreen(t *testing.T) {
 			in := green(host("a", nil))
 			in.View.Manifest.Rollout.Halts = []manifest.Stop{{By: "controller", Why: "2 hosts failed", Since: now, Epoch: 7}}
 			return in
-		}, never: true, ok: 1, why: "halted by controller since 2026-11-30T12:00:00Z: 2 hosts failed"},
+		}, never: true, ok: 1, why: "halted by controller since 2026-11-30T12:00:00Z: 2 hosts failed; who halted it has to end that"},
 		"halted phase": {in: func() verdict.GreenInput {
 			in := green(host("a", nil))
 			in.View.Manifest.Rollout.Phase = manifest.PhaseHalted
@@ -104,6 +128,42 @@ func TestIsGreen(t *testing.T) {
 		"rolled out something else": {in: func() verdict.GreenInput { in := green(host("a", nil)); in.Epoch, in.Standing = 6, 6; return in }, waiting: "a"},
 		"expects more by number":    {in: func() verdict.GreenInput { in := green(host("a", nil)); in.Short = 2; return in }, ok: 1, why: "expects 2 hosts more that nobody has heard of"},
 		"none of the number yet":    {in: func() verdict.GreenInput { in := green(); in.Short = 2; return in }, why: "expects 2 hosts more"},
+		"another statement of the number": {in: func() verdict.GreenInput { in := green(host("a", nil)); in.Statements[7] = statement(70); return in }, never: true, ok: 1,
+			why: "the head of cohort prod-eu carries another statement of epoch 7 than release 7; check the store with muster fsck"},
+		"holds, another statement": {in: func() verdict.GreenInput {
+			in := green(host("a", nil))
+			in.Epoch, in.State, in.Statements[7] = 9, manifest.StateHolds, statement(70)
+			return in
+		}, never: true, ok: 1, why: "carries another statement of epoch 7 than release 7"},
+		"another statement of the later one": {in: func() verdict.GreenInput {
+			in := green(host("a", nil))
+			in.Epoch, in.Standing, in.Accept, in.Statements[7] = 6, 6, map[uint64]bool{7: true}, statement(70)
+			return in
+		}, never: true, ok: 1, why: "carries another statement of epoch 7 than release 7"},
+		"another statement of what does not count": {in: func() verdict.GreenInput { in := green(host("a", nil)); in.Statements[6] = statement(60); return in }, green: true, ok: 1},
+		"an overridden statement is another one": {in: func() verdict.GreenInput {
+			in := green(host("a", nil))
+			in.View.Statements = append(in.View.Statements, manifest.VerifiedStatement{Digest: statement(70), Statement: manifest.Statement{Epoch: 7, Override: "inc-1"}})
+			return in
+		}, green: true, ok: 1},
+		"its release cannot be read": {in: func() verdict.GreenInput { in := green(host("a", nil)); delete(in.Statements, 7); return in }, ok: 1,
+			why: "release 7, whose statement the head of cohort prod-eu carries, cannot be read"},
+		"its number was given out again": {in: func() verdict.GreenInput {
+			in := green(host("a", nil))
+			in.Replaced = map[uint64]bool{7: true}
+			return in
+		}, never: true, ok: 1,
+			why: "the store holds another release 7 than it did before; check the store with muster fsck"},
+		"holds what was given out again": {in: func() verdict.GreenInput {
+			in := green(host("a", nil))
+			in.Epoch, in.State, in.Replaced = 9, manifest.StateHolds, map[uint64]bool{7: true}
+			return in
+		}, never: true, ok: 1, why: "holds another release 7"},
+		"another number was given out again": {in: func() verdict.GreenInput {
+			in := green(host("a", nil))
+			in.Replaced = map[uint64]bool{6: true}
+			return in
+		}, green: true, ok: 1},
 		"blind collector": {in: func() verdict.GreenInput {
 			return green(host("a", func(in *verdict.Input) { in.ViewAge = time.Minute }))
 		}, waiting: "a", why: "unknown"},
@@ -131,7 +191,7 @@ func TestIsGreen(t *testing.T) {
 // runs is the oracle, written from the words of the rule: the host's fresh report confirms exactly what is assigned, at the required grade.
 func runs(in verdict.Input, epoch uint64) bool {
 	r := in.Report
-	if r == nil || in.Now.Sub(in.Received) > time.Duration(3*r.Poll*float64(time.Second)) {
+	if r == nil || r.Phase == report.PhaseLeaving || in.Now.Sub(in.Received) > time.Duration(3*r.Poll*float64(time.Second)) {
 		return false
 	}
 	return in.Accepted && !in.Duplicate && in.ViewAge <= 2*in.Poll && r.Running == epoch && r.Content == content(epoch) && r.Confirmed && len(r.Drift) == 0 && r.Override == "" &&
@@ -157,7 +217,7 @@ func TestGreenProperty(t *testing.T) {
 		if rapid.IntRange(0, 9).Draw(t, "halt") == 0 {
 			v.Manifest.Rollout.Halts = []manifest.Stop{{Why: "x"}}
 		}
-		gin := verdict.GreenInput{Cohort: "prod-eu", Epoch: asked, Standing: asked, Accept: accept, State: manifest.StateBuilt, View: v, Published: now.Add(-2 * time.Minute),
+		gin := verdict.GreenInput{Statements: released(), Cohort: "prod-eu", Epoch: asked, Standing: asked, Accept: accept, State: manifest.StateBuilt, View: v, Published: now.Add(-2 * time.Minute),
 			Strict: rapid.Bool().Draw(t, "strict"), Now: now}
 		for i := range rapid.IntRange(0, 4).Draw(t, "hosts") {
 			in := confirmed()
@@ -222,7 +282,12 @@ func TestGreenProperty(t *testing.T) {
 			}
 			good := (res.Epoch() == asked || accept[res.Epoch()]) && runs(h.Input, res.Epoch())
 			in := h.Input
-			owed := !gin.Strict && in.Report != nil && !in.Received.Add(180*time.Second).After(gin.Published) && !in.SilentFrom.Add(180*time.Second).After(gin.Published)
+			owed := !gin.Strict && in.Report != nil && max(in.Report.Desired, in.Report.Attempted, in.Report.Running) < asked
+			if in.Report != nil && in.Report.Phase == report.PhaseLeaving {
+				owed = owed && !in.Received.After(gin.Published)
+			} else {
+				owed = owed && !in.Received.Add(180*time.Second).After(gin.Published) && !in.SilentFrom.Add(180*time.Second).After(gin.Published)
+			}
 			if !good && !owed {
 				t.Fatalf("green, but %s is %s: %s", in.Host, h.Verdict.Code, h.Verdict.Why)
 			}

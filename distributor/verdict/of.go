@@ -57,15 +57,15 @@ func Of(in Input) Verdict {
 	}
 
 	promised := time.Duration(r.Poll * float64(time.Second))
-	if from := in.silentFrom(); in.Now.Sub(from) > MissedReports*promised {
-		last := in.Now.Sub(in.Received)
-		if r.Phase == report.PhaseLeaving {
-			return say(Silent, "its agent said that it stops, %s ago: start muster-agent on it again", rough(last))
-		}
+	last := in.Now.Sub(in.Received)
+	if r.Phase == report.PhaseLeaving {
+		return say(Silent, "its agent said that it stops, %s ago: start muster-agent on it again", rough(last))
+	}
+	if in.Now.Sub(in.silentFrom()) > MissedReports*promised {
 		return say(Silent, "last heard %s ago, though it promised a report every %s: check that the host is up, and `systemctl status muster-agent` on it", rough(last), rough(promised))
 	}
-	if in.Now.Sub(in.Received) > MissedReports*promised {
-		return say(Unknown, "last heard %s ago, but the collector was not listening all that time: its next report is due within %s", rough(in.Now.Sub(in.Received)), rough(promised))
+	if last > MissedReports*promised {
+		return say(Unknown, "last heard %s ago, but the collector was not listening all that time: its next report is due within %s", rough(last), rough(promised))
 	}
 
 	switch r.Phase {
@@ -106,7 +106,7 @@ func Of(in Input) Verdict {
 	}
 	switch res.Source {
 	case manifest.FromHold:
-		return say(Held, "held at epoch %d%s%s and %s: end it with `muster unhold`", v.Desired, until(res.Until), because(res.Why), state)
+		return say(Held, "held at epoch %d%s%s and %s: %s", v.Desired, until(res.Until), because(res.Why), state, endHold(res.Until))
 	case manifest.FromOverride:
 		return say(Overridden, "%s%s; the host %s", res.Why, until(res.Until), state)
 	}
@@ -143,6 +143,9 @@ func (in Input) silentFrom() time.Time {
 
 // silentSince is when a host that is silent became so.
 func (in Input) silentSince() time.Time {
+	if in.Report.Phase == report.PhaseLeaving {
+		return in.Received
+	}
 	return in.silentFrom().Add(MissedReports * time.Duration(in.Report.Poll*float64(time.Second)))
 }
 
@@ -265,8 +268,8 @@ func reasons(r *report.Report, services []string) string {
 func staleness(in Input) (string, bool) {
 	m := &in.View.Manifest
 	if in.Now.After(m.FreshUntil) {
-		return fmt.Sprintf("order %s should have been renewed by %s, %s ago: the host keeps what it runs; check the rollout controller, or run `muster rollout refresh %s`",
-			in.View.Mark(), m.FreshUntil.UTC().Format(time.RFC3339), rough(in.Now.Sub(m.FreshUntil)), in.Cohort), true
+		return fmt.Sprintf("order %s should have been renewed by %s, %s ago: the host keeps what it runs; renew it with `muster publish --rollout=now`",
+			in.View.Mark(), m.FreshUntil.UTC().Format(time.RFC3339), rough(in.Now.Sub(m.FreshUntil))), true
 	}
 	if !in.Report.Stale {
 		return "", false
@@ -281,9 +284,17 @@ func staleness(in Input) (string, bool) {
 	return fmt.Sprintf("sees only an expired order (%s; the newest is %s): one of its sources serves an old head; check `sources` in its agent.yaml and what lies between", seen, in.View.Mark()), true
 }
 
+// endHold is the next step for a hold.
+func endHold(until *time.Time) string {
+	if until != nil {
+		return "it ends by itself then"
+	}
+	return "who holds it has to end that, since this version has no command for it"
+}
+
 func duplicates(in Input) string {
 	if in.Report != nil && !in.Accepted {
-		return fmt.Sprintf("an agent with another identity key speaks as %s; only the first key counts: stop the other agent, or give it a host name of its own (if the host was installed anew, its new key has to be accepted)", in.Host)
+		return fmt.Sprintf("an agent with another identity key speaks as %s; only the first key counts: stop the other agent, or give it a host name of its own; if the host was installed anew, put its old identity.json back into the agent's root directory, or stop the collector, run `muster-collector forget --config FILE %s`, and start it", in.Host, in.Host)
 	}
 	if len(in.Speakers) < 2 {
 		return fmt.Sprintf("two agents speak as %s: give each a host name of its own", in.Host)

@@ -1,7 +1,9 @@
 package verdict_test
 
 import (
+	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,9 +12,13 @@ import (
 	"github.com/muster-config/muster/distributor/manifest"
 	"github.com/muster-config/muster/distributor/report"
 	"github.com/muster-config/muster/distributor/verdict"
+	"github.com/muster-config/muster/distributor/wire"
 )
 
 var now = time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
+
+// statement is the payload digest of an epoch's plain statement.
+func statement(epoch uint64) string { return fmt.Sprintf("sha256:%064x", epoch+1000) }
 
 func content(epoch uint64) string { return fmt.Sprintf("sha256:%064x", epoch) }
 
@@ -22,7 +28,7 @@ func view(epoch uint64) *manifest.View {
 	v.Manifest = manifest.Manifest{Era: 1, Serial: 20, Cohort: "prod-eu", Issued: now.Add(-time.Hour), FreshUntil: now.Add(23 * time.Hour),
 		Rollout: manifest.Rollout{Target: epoch, Baseline: epoch, Phase: manifest.PhaseDone}, Assign: []manifest.Assignment{{Epoch: epoch, Why: "baseline"}}}
 	for e := uint64(5); e <= 7; e++ {
-		v.Statements = append(v.Statements, manifest.VerifiedStatement{Statement: manifest.Statement{Epoch: e, Content: content(e),
+		v.Statements = append(v.Statements, manifest.VerifiedStatement{Digest: statement(e), Statement: manifest.Statement{Epoch: e, Content: content(e),
 			Evidence: map[string]manifest.Grade{"checkout": manifest.GradeProcess, "search": manifest.GradeDisk}}})
 	}
 	return v
@@ -163,11 +169,20 @@ func TestOfDetails(t *testing.T) {
 		"three promised reports, not missed": {func(in *verdict.Input) { in.Received = now.Add(-180 * time.Second) }, verdict.Confirmed, ""},
 		"it promised less often":             {func(in *verdict.Input) { in.Received, in.Report.Poll = now.Add(-time.Hour), 3600 }, verdict.Confirmed, ""},
 		"said that it leaves":                {func(in *verdict.Input) { in.Received, in.Report.Phase = now.Add(-time.Hour), report.PhaseLeaving }, verdict.Silent, "said that it stops"},
-		"the collector was away":             {func(in *verdict.Input) { in.Received, in.SilentFrom = now.Add(-time.Hour), now.Add(-time.Minute) }, verdict.Unknown, "was not listening"},
-		"the collector is long back":         {func(in *verdict.Input) { in.Received, in.SilentFrom = now.Add(-time.Hour), now.Add(-4*time.Minute) }, verdict.Silent, "1h0m0s ago"},
-		"epoch right, content not":           {func(in *verdict.Input) { in.Report.Content = content(6) }, verdict.Applying, "something else"},
-		"host says it is not confirmed":      {func(in *verdict.Input) { in.Report.Confirmed = false }, verdict.Applying, "installed, not confirmed"},
-		"a service was not reported":         {func(in *verdict.Input) { delete(in.Report.Services, "checkout") }, verdict.Applying, "checkout: not reported"},
+		"said so just now":                   {func(in *verdict.Input) { in.Received, in.Report.Phase = now.Add(-time.Second), report.PhaseLeaving }, verdict.Silent, "its agent said that it stops, 1s ago"},
+		"held without an end": {func(in *verdict.Input) {
+			in.View.Manifest.Assign = append([]manifest.Assignment{{Hosts: []string{"web-1"}, Epoch: 5}}, in.View.Manifest.Assign...)
+		}, verdict.Held, "who holds it has to end that"},
+		"held until": {func(in *verdict.Input) {
+			in.View.Manifest.Assign = append([]manifest.Assignment{{Hosts: []string{"web-1"}, Epoch: 5, Until: ptr(now.Add(time.Hour))}}, in.View.Manifest.Assign...)
+		}, verdict.Held, "until 2026-11-30T13:00:00Z and does not confirm it yet: it ends by itself then"},
+		"installed anew":                {func(in *verdict.Input) { in.Accepted = false }, verdict.Duplicate, "put its old identity.json back into the agent's root directory, or stop the collector, run `muster-collector forget --config FILE web-1`"},
+		"order runs out":                {func(in *verdict.Input) { in.View.Manifest.FreshUntil = now.Add(-time.Hour) }, verdict.Stale, "renew it with `muster publish --rollout=now`"},
+		"the collector was away":        {func(in *verdict.Input) { in.Received, in.SilentFrom = now.Add(-time.Hour), now.Add(-time.Minute) }, verdict.Unknown, "was not listening"},
+		"the collector is long back":    {func(in *verdict.Input) { in.Received, in.SilentFrom = now.Add(-time.Hour), now.Add(-4*time.Minute) }, verdict.Silent, "1h0m0s ago"},
+		"epoch right, content not":      {func(in *verdict.Input) { in.Report.Content = content(6) }, verdict.Applying, "something else"},
+		"host says it is not confirmed": {func(in *verdict.Input) { in.Report.Confirmed = false }, verdict.Applying, "installed, not confirmed"},
+		"a service was not reported":    {func(in *verdict.Input) { delete(in.Report.Services, "checkout") }, verdict.Applying, "checkout: not reported"},
 		"grade too low": {func(in *verdict.Input) {
 			in.Report.Services["checkout"] = report.Service{State: "confirmed", Grade: manifest.GradeReloaded}
 		}, verdict.Applying, `checkout: is known to run it only by "reloaded", and "process" is required`},
@@ -207,4 +222,66 @@ func TestOfDetails(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A host with as many services as a report may hold can be confirmed: its report fits, with every service by name.
+func TestManyServices(t *testing.T) {
+	in := confirmed()
+	healthy, evidence := true, map[string]manifest.Grade{}
+	in.Report.Store, in.Report.Key, in.Report.Agent, in.Report.Reads, in.Report.At = strings.Repeat("0a", 16), bytes.Repeat([]byte{7}, 32), "0.1.0", 1, now
+	in.Report.Services, in.Report.Probes = map[string]report.Service{}, map[string]report.Probe{}
+	for i := range report.MaxServices {
+		name := fmt.Sprintf("service-with-quite-a-long-name-%04d", i)
+		evidence[name] = manifest.GradeProcess
+		in.Report.Services[name] = report.Service{State: "confirmed", Epoch: 1 << 40, Expected: 1 << 40, Grade: manifest.GradeProcess, Healthy: &healthy, AgeS: 12.345678}
+		in.Report.Probes[name] = report.Probe{Count: 12345, Failures: 1234, P50MS: 12.345678, MaxMS: 1234.5678}
+	}
+	in.View.Statements[2].Evidence = evidence
+	data, err := wire.Encode(in.Report)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if in.Report, err = report.Decode(data); err != nil {
+		t.Fatal(err)
+	}
+	if v := verdict.Of(in); v.Code != verdict.Confirmed {
+		t.Errorf("%s: %s", v.Code, v.Why)
+	}
+	delete(in.Report.Services, "service-with-quite-a-long-name-1234")
+	if v := verdict.Of(in); v.Code != verdict.Applying || !strings.Contains(v.Why, "service-with-quite-a-long-name-1234: not reported") {
+		t.Errorf("one is left out: %s: %s", v.Code, v.Why)
+	}
+}
+
+// No sentence sends anybody to a command that this version does not have.
+func TestCommandsExist(t *testing.T) {
+	exists := []string{"muster publish --rollout=now", "systemctl status muster-agent", "cohort", "sources", "mode: enforce", "muster-collector forget --config FILE web-1"}
+	check := func(text string) {
+		t.Helper()
+		for i, part := range strings.Split(text, "`") {
+			if i%2 == 1 && !slices.Contains(exists, part) {
+				t.Errorf("%q names `%s`", text, part)
+			}
+		}
+	}
+	for _, tt := range cases {
+		in := confirmed()
+		tt.change(&in)
+		check(verdict.Of(in).Why)
+	}
+	for _, change := range []func(*manifest.Rollout){
+		func(r *manifest.Rollout) { r.Halts = []manifest.Stop{{By: "ana", Since: now}} },
+		func(r *manifest.Rollout) { r.Phase = manifest.PhaseHalted },
+		func(r *manifest.Rollout) { r.Phase = manifest.PhaseRollingBack },
+	} {
+		in := green(host("a", nil))
+		change(&in.View.Manifest.Rollout)
+		check(verdict.IsGreen(in).Why)
+	}
+	other := confirmed()
+	other.Accepted = false
+	check(verdict.Of(other).Why)
+	none := green(host("a", nil))
+	none.View = nil
+	check(verdict.IsGreen(none).Why)
 }

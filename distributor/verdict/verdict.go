@@ -93,12 +93,20 @@ type GreenInput struct {
 	Accept    map[uint64]bool // other epochs that are as good: a later release whose commit contains this one's
 	View      *manifest.View
 	Hosts     []HostInput
-	Published time.Time // of release Epoch, collector's clock
+	Published time.Time // of release Epoch: when it was first seen, or what it says itself if that is earlier
 	Strict    bool
 	Now       time.Time
 
+	// Statements are the payload digests of the cohort's plain statements, as the releases carry them: of Standing and of each epoch in Accept. One that is not there
+	// could not be read.
+	Statements map[uint64]string
+	// Replaced are the releases whose number holds another release by now than it held before.
+	Replaced map[uint64]bool
+
 	// Short is how many hosts the inventory expects by number alone (`expect`) beyond those in Hosts.
 	Short int
+	// Uncounted: its hosts are chosen by labels of an inventory (`match`) alone, so nobody knows how many there are.
+	Uncounted bool
 }
 
 // HostInput is one expected host with its verdict.
