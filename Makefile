@@ -6,7 +6,11 @@ VERSION ?= 0.1.0-dev
 LDFLAGS := -s -w -X github.com/muster-config/muster/cmd/internal/cli.Version=$(VERSION)
 export CGO_ENABLED ?= 0
 
-.PHONY: demo test build race lint fuzz bench cases vectors fmt vet tidy check clean tools
+.DEFAULT_GOAL := demo
+.PHONY: help demo test build race lint fuzz bench cases vectors fmt vet tidy check clean tools
+
+help:              ## these targets
+	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{printf "  %-8s %s\n", $$1, $$2}'
 
 demo: build        ## the whole system on this machine, with a story (ARGS=--exit ends after it)
 	$(BIN)/muster demo $(ARGS)
@@ -35,17 +39,17 @@ cases:             ## which known fault is covered by which test, with its resul
 vectors:           ## write the golden vectors anew; read the diff
 	MUSTER_UPDATE=1 $(GO) test ./distributor/...
 
-fmt:
+fmt:               ## gofmt of all files
 	gofmt -w $$(git ls-files '*.go')
 
-vet:
+vet:               ## go vet
 	$(GO) vet ./...
 
-tidy:
+tidy:              ## go.mod and go.sum of both modules
 	$(GO) mod tidy && cd testdata/tools && $(GO) mod tidy
 
-check: vet lint test race fuzz
+check: vet lint test race fuzz ## all that CI runs
 	test -z "$$(gofmt -l $$(git ls-files '*.go'))"
 
-clean:
+clean:             ## remove bin/
 	rm -rf $(BIN)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/muster-config/muster/cmd/internal/cli"
 	"github.com/muster-config/muster/cmd/internal/demo"
 )
 
@@ -19,7 +20,7 @@ a config repo with three services, a store, a publisher that follows the branch,
 a collector, and twelve hosts with a real agent each. One commit is confirmed by
 all of them; a second one meets a process that does not hear. Then it stays up
 for you to try, and ends with Ctrl-C, leaving nothing behind.`,
-		Args: cobra.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Flags().Changed("sabotage") {
 				if err := oneOf("sabotage", sabotage, "hearing"); err != nil {

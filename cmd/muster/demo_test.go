@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -79,6 +80,32 @@ func TestDemo(t *testing.T) {
 	}
 }
 
+// TestDemoClosedOutput is `muster demo | head -1`: nothing is left there either.
+func TestDemoClosedOutput(t *testing.T) {
+	cmd, tmp := demoCommand(t)
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said strings.Builder
+	cmd.Stderr = &said
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bufio.NewReader(stdout).ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	if err := stdout.Close(); err != nil {
+		t.Fatal(err)
+	}
+	err = cmd.Wait()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 7 || !strings.Contains(said.String(), "broken pipe") {
+		t.Errorf("it ends with %v and says %q", err, said.String())
+	}
+	leftNothing(t, tmp)
+}
+
 // TestDemoCtrlC tries what the demo tells its user to try, and then ends it.
 func TestDemoCtrlC(t *testing.T) {
 	cmd, tmp := demoCommand(t)
@@ -91,18 +118,24 @@ func TestDemoCtrlC(t *testing.T) {
 		t.Fatal(err)
 	}
 	var script, printed strings.Builder
-	for lines := bufio.NewScanner(stdout); lines.Scan(); {
-		printed.WriteString(lines.Text() + "\n")
+	lines := bufio.NewReader(stdout)
+	for {
+		line, err := lines.ReadString('\n')
+		if err != nil {
+			break
+		}
+		line = strings.TrimSuffix(line, "\n")
+		printed.WriteString(line + "\n")
 		if !strings.Contains(printed.String(), "In another terminal:") {
 			continue
 		}
-		if line, ok := strings.CutPrefix(lines.Text(), "  "); ok && !strings.HasPrefix(line, " ") {
-			if strings.Contains(line, " validate") {
-				line = "! " + line // the typo
+		if call, ok := strings.CutPrefix(line, "  "); ok && !strings.HasPrefix(call, " ") {
+			if strings.Contains(call, " validate") {
+				call = "! " + call // the typo
 			}
-			script.WriteString(line + "\n")
+			script.WriteString(call + "\n")
 		}
-		if strings.Contains(lines.Text(), " fsck --keyring ") {
+		if strings.Contains(line, " fsck --keyring ") {
 			break
 		}
 	}
@@ -114,6 +147,10 @@ func TestDemoCtrlC(t *testing.T) {
 	}
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
+	}
+	rest, err := io.ReadAll(lines)
+	if err != nil || !strings.HasSuffix(string(rest), "\nstopped; nothing is left\n") {
+		t.Errorf("after Ctrl-C it prints %q, %v", rest, err)
 	}
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("after Ctrl-C: %v", err)

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -12,6 +14,7 @@ import (
 	"github.com/muster-config/muster/cmd/internal/cli"
 	"github.com/muster-config/muster/cmd/internal/keydir"
 	"github.com/muster-config/muster/distributor"
+	"github.com/muster-config/muster/distributor/manifest"
 	"github.com/muster-config/muster/distributor/store"
 	"github.com/muster-config/muster/distributor/store/open"
 )
@@ -23,8 +26,11 @@ func (a *app) fsckCmd() *cobra.Command {
 		Short: "check every object, signature and reference in a store",
 		Long: `Reads every object of a store and checks signatures, digests, the chain of
 releases and all references. It writes nothing. The keyring of --keys or
---keyring is trusted; without one, the store's own, and the output says so.`,
-		Args: cobra.NoArgs,
+--keyring is trusted; without one, the store's own, and the output says so.
+
+Exit codes: 0 no fault; 1 faults; 4 the keyring given is not this store's; 5 there
+is no store at the address, or it does not answer.`,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			url, err := envOr("store", storeURL, "MUSTER_STORE")
 			if err != nil {
@@ -49,9 +55,12 @@ releases and all references. It writes nothing. The keyring of --keys or
 			if err != nil {
 				return cli.Fail(codeOr(err, cli.Usage), "", "%w", err)
 			}
+			if err := sameKeyring(cmd.Context(), st, keyring, st.URL()); err != nil {
+				return err
+			}
 			r, err := distributor.Fsck(cmd.Context(), st, keyring, time.Now())
 			if errors.Is(err, store.ErrNotFound) {
-				return cli.Fail(cli.No, "check the address given with --store", "%w", err)
+				return cli.Fail(cli.Unreachable, "check the address given with --store", "there is no store at %s: %w", st.URL(), err)
 			}
 			if err != nil {
 				return err
@@ -73,6 +82,30 @@ releases and all references. It writes nothing. The keyring of --keys or
 	cmd.Flags().StringVar(&dir, "keys", "", "directory with the keyring.json to trust [MUSTER_KEYS]")
 	cmd.Flags().StringVar(&keyringPath, "keyring", "", "the keyring to trust")
 	return cmd
+}
+
+// sameKeyring refuses a keyring that is not the store's: nothing in the store could be judged by it, and everything would look foreign.
+func sameKeyring(ctx context.Context, st store.Reader, given []byte, url string) error {
+	if given == nil {
+		return nil
+	}
+	k, err := manifest.VerifyKeyring(given)
+	if err != nil {
+		return err
+	}
+	key := manifest.KeyKeyring(k.Version)
+	obj, err := st.Get(ctx, key, manifest.MaxKeyringBytes)
+	if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrTooLarge) {
+		return nil // the check itself says so
+	}
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(obj.Data, given) {
+		return cli.Fail(cli.NotTrusted, "give the keyring of this store; if this is it, find out who replaced the store's before anything else",
+			"%s in store %s is another keyring than the one given; nothing else was checked", key, url)
+	}
+	return nil
 }
 
 func (a *app) printFsck(r *distributor.Report) {

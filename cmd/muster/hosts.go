@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -15,13 +16,18 @@ func (a *app) hostsCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "hosts",
 		Short: "every host: what it is to run, what it runs, and why that is not the same",
-		Args:  cobra.NoArgs,
+		Args:  cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := conn.open()
 			if err != nil {
 				return err
 			}
 			hosts, err := c.Hosts(cmd.Context(), cohort, wanted)
+			if cohort != "" && (errors.Is(err, api.ErrNotFound) || errors.Is(err, api.ErrNoCohort)) {
+				if kerr := cohortKnown(cmd.Context(), c, cohort); kerr != nil {
+					return kerr
+				}
+			}
 			if err != nil {
 				return err
 			}

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -66,6 +67,8 @@ func emptyButGit(dir string) (hasGit bool, err error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
+	} else if errors.Is(err, syscall.ENOTDIR) {
+		return false, cli.Fail(cli.Usage, "give a new or an empty directory", "init: %s is not a directory", dir)
 	} else if err != nil {
 		return false, cli.Fail(cli.Local, "", "init: %w", err)
 	}

@@ -75,28 +75,20 @@ running instance has confirmed that it runs it.
 
 Exit codes: 0 done; 1 the answer is no; 2 usage; 3 conflict; 4 not trusted;
 5 not reachable; 7 local failure; 130 interrupted.`,
-		Version:           cli.Version,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
-		Args:              cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return unknownCommand(cmd, args[0])
-			}
-			return cmd.Help()
-		},
 	}
 	root.PersistentFlags().StringVarP(&a.dir, "chdir", "C", ".", "the config repo, or a directory in it")
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON for scripts")
-	root.SetVersionTemplate("muster {{.Version}}\n")
 	root.AddCommand(a.initCmd(), a.validateCmd(), a.renderCmd(), a.keysCmd(), a.publishCmd(), a.statusCmd(), a.hostsCmd(), a.waitCmd(), a.fsckCmd(), a.demoCmd(), a.demoReloadCmd(), a.versionCmd())
+	cli.Root(root)
 	usageErrors(root)
 	flagErrors := root.FlagErrorFunc()
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		// `muster plan --base HEAD`: the command is what is unknown, not its flags.
 		if name := firstWord(a.args); cmd == root && name != "" {
-			return unknownCommand(root, name)
+			return cli.UnknownCommand(root, name)
 		}
 		return flagErrors(cmd, err)
 	})
@@ -149,26 +141,12 @@ func usageErrors(cmd *cobra.Command) {
 func group(use, short string, subs ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{Use: use, Short: short, Args: cobra.ArbitraryArgs, RunE: func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
-			return unknownCommand(cmd, args[0])
+			return cli.UnknownCommand(cmd, args[0])
 		}
 		return cli.Fail(cli.Usage, fmt.Sprintf("`%s --help` lists the commands", cmd.CommandPath()), "%s: which one?", cmd.CommandPath())
 	}}
 	cmd.AddCommand(subs...)
 	return cmd
-}
-
-func unknownCommand(cmd *cobra.Command, name string) error {
-	var names []string
-	for _, sub := range cmd.Commands() {
-		if !sub.Hidden {
-			names = append(names, sub.Name())
-		}
-	}
-	hint := fmt.Sprintf("`%s --help` lists the commands", cmd.CommandPath())
-	if s := cli.Suggest(name, names); s != "" {
-		hint = s + " " + hint
-	}
-	return cli.Fail(cli.Usage, hint, "%s: unknown command %q", cmd.CommandPath(), name)
 }
 
 // envOr is the flag's value, or that of the environment variable; a missing one is a usage error that names both.
@@ -191,14 +169,14 @@ func oneOf(flag, value string, words ...string) error {
 }
 
 func (a *app) versionCmd() *cobra.Command {
-	return &cobra.Command{Use: "version", Short: "print the version of muster and of its evaluator", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
+	return &cobra.Command{Use: "version", Short: "print the version; with --json that of its evaluator too", Args: cli.NoArgs, RunE: func(*cobra.Command, []string) error {
 		if a.json {
 			return cli.PrintJSON(a.out, struct {
 				Version   string `json:"version"`
 				Evaluator string `json:"evaluator"`
 			}{cli.Version, eval.EvaluatorVersion})
 		}
-		_, err := fmt.Fprintf(a.out, "muster %s (evaluator: %s)\n", cli.Version, eval.EvaluatorVersion)
+		_, err := fmt.Fprintf(a.out, "muster %s\n", cli.Version)
 		return err
 	}}
 }

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -27,7 +29,8 @@ import (
 
 func (a *app) publishCmd() *cobra.Command {
 	var conn connection
-	var storeURL, dir, releaseKey, rolloutKey, rev, rollout string
+	var storeURL, dir, keyring, releaseKey, rolloutKey, rev, rollout string
+	var removed []string
 	cmd := &cobra.Command{
 		Use:   "publish",
 		Short: "make a release of a commit in the store",
@@ -38,7 +41,7 @@ A commit that does not validate uses no epoch and writes no release.
 --keys names the directory that ` + "`muster keys init`" + ` made. A key by itself is a path,
 env:NAME or exec:COMMAND. A root key is never read. A collector is told at once if
 it is named; it finds out by itself otherwise.`,
-		Args: cobra.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			now := false
 			if cmd.Flags().Changed("rollout") {
@@ -54,7 +57,8 @@ it is named; it finds out by itself otherwise.`,
 			if dir == "" {
 				dir = os.Getenv("MUSTER_KEYS")
 			}
-			p, st, err := openPublisher(cmd.Context(), url, dir, releaseKey, rolloutKey, now)
+			ctx := cmd.Context()
+			p, st, err := openPublisher(ctx, url, dir, keyring, releaseKey, rolloutKey, now)
 			if err != nil {
 				return err
 			}
@@ -66,7 +70,11 @@ it is named; it finds out by itself otherwise.`,
 			if err != nil {
 				return err
 			}
-			res, err := p.Publish(cmd.Context(), job.Commit, job.Contains, job.Build, distributor.PublishOptions{RolloutNow: now, Settings: job.Settings})
+			fresh, err := noStore(ctx, st)
+			if err != nil {
+				return err
+			}
+			res, err := p.Publish(ctx, job.Commit, job.Contains, job.Build, distributor.PublishOptions{RolloutNow: now, Settings: job.Settings, RemoveCohorts: removed})
 			var refused *publish.Refused
 			if errors.As(err, &refused) {
 				printProblems(a.errOut, refused.Problems)
@@ -74,11 +82,21 @@ it is named; it finds out by itself otherwise.`,
 			}
 			if res != nil {
 				if conn.given() {
-					if herr := conn.handOver(cmd.Context(), st, res.Assigned); herr != nil {
+					if herr := conn.handOver(ctx, st, res.Assigned); herr != nil {
 						res.Warnings = append(res.Warnings, fmt.Sprintf("the collector hears of it at its next look at the store: %v", herr))
 					}
 				}
-				if perr := a.printPublished(res, job.Commit); perr != nil {
+				if !a.json {
+					if rev == "HEAD" {
+						a.noteUncommitted(repo)
+					}
+					word := "store"
+					if fresh {
+						word = "new store"
+					}
+					fmt.Fprintf(a.out, "%s %s\n", word, cli.Printable(st.URL()))
+				}
+				if perr := a.printPublished(res, job.Commit, now); perr != nil {
 					return perr
 				}
 			}
@@ -88,25 +106,77 @@ it is named; it finds out by itself otherwise.`,
 			if len(res.Blocked) > 0 {
 				return cli.Fail(cli.No, "the other cohorts are published; see the reasons above", "blocked: %s", strings.Join(res.Blocked, ", "))
 			}
+			if now && len(res.Waiting) > 0 {
+				return cli.Fail(cli.No, "the release stands; the warnings above say who stopped the cohort and why", "not assigned: %s", strings.Join(res.Waiting, ", "))
+			}
 			return nil
 		},
 	}
 	cmd.Flags().StringVar(&storeURL, "store", "", "file:///path or s3://bucket/prefix?endpoint=…&region=… [MUSTER_STORE]")
 	cmd.Flags().StringVar(&dir, "keys", "", "directory with release.key, rollout.key and keyring.json [MUSTER_KEYS]")
+	cmd.Flags().StringVar(&keyring, "keyring", "", "the keyring, if it is not in --keys")
 	cmd.Flags().StringVar(&releaseKey, "release-key", "", "the release key, if it is not in --keys")
 	cmd.Flags().StringVar(&rolloutKey, "rollout-key", "", "the rollout key, if it is not in --keys")
 	cmd.Flags().StringVar(&rev, "rev", "HEAD", "the commit to publish")
 	cmd.Flags().StringVar(&rollout, "rollout", "", "now: assign every cohort at once")
+	cmd.Flags().StringSliceVar(&removed, "remove-cohort", nil, "a cohort that the commit's fleet no longer has, on purpose")
 	conn.flags(cmd)
 	return cmd
 }
 
-// openPublisher puts a publisher together from the flags.
-func openPublisher(ctx context.Context, url, dir, releaseKey, rolloutKey string, assign bool) (*distributor.Publisher, store.Store, error) {
-	if dir == "" {
-		return nil, nil, cli.Fail(cli.Usage, "give --keys, or set MUSTER_KEYS; `muster keys init DIR --repo NAME` makes them", "--keys is missing")
+// noStore reports whether nothing was ever published to a store.
+func noStore(ctx context.Context, st store.Reader) (bool, error) {
+	_, err := st.Get(ctx, manifest.KeyStore, manifest.MaxSmallBytes)
+	if errors.Is(err, store.ErrNotFound) {
+		return true, nil
 	}
-	keyring, repo, err := keydir.ReadKeyring(filepath.Join(dir, keydir.Keyring))
+	return false, err
+}
+
+// uncommitted counts the files on disk that differ from HEAD: changed, new and not ignored, or gone. A repository without a work tree has none.
+func uncommitted(repo *source.Repo) int {
+	disk, err := repo.WorkTree()
+	if err != nil {
+		return 0
+	}
+	head, err := repo.Commit("HEAD")
+	if err != nil {
+		return 0
+	}
+	n := 0
+	for _, name := range head.Files() {
+		was, err := fs.ReadFile(head.FS(), name)
+		is, derr := fs.ReadFile(disk.FS(), name)
+		if err != nil || derr != nil || !bytes.Equal(was, is) {
+			n++
+		}
+	}
+	for _, name := range disk.Files() {
+		if _, err := fs.Stat(head.FS(), name); err != nil {
+			n++
+		}
+	}
+	return n
+}
+
+func (a *app) noteUncommitted(repo *source.Repo) {
+	switch n := uncommitted(repo); {
+	case n == 1:
+		fmt.Fprintln(a.errOut, "muster: note: 1 changed file is not in this commit")
+	case n > 1:
+		fmt.Fprintf(a.errOut, "muster: note: %s are not in this commit\n", cli.Count(n, "changed file"))
+	}
+}
+
+// openPublisher puts a publisher together from the flags.
+func openPublisher(ctx context.Context, url, dir, ring, releaseKey, rolloutKey string, assign bool) (*distributor.Publisher, store.Store, error) {
+	if dir == "" && (ring == "" || releaseKey == "" || assign && rolloutKey == "") {
+		return nil, nil, cli.Fail(cli.Usage, "give --keys, or set MUSTER_KEYS; `muster keys init DIR --repo NAME` makes them. Or give --keyring and each key by itself", "--keys is missing")
+	}
+	if ring == "" {
+		ring = filepath.Join(dir, keydir.Keyring)
+	}
+	keyring, repo, err := keydir.ReadKeyring(ring)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -149,7 +219,7 @@ func codeOr(err error, fallback int) int {
 }
 
 // printPublished says what the release came to.
-func (a *app) printPublished(res *distributor.Result, commit distributor.Commit) error {
+func (a *app) printPublished(res *distributor.Result, commit distributor.Commit, now bool) error {
 	for _, w := range res.Warnings {
 		fmt.Fprintf(a.errOut, "muster: warning: %s\n", cli.Printable(w))
 	}
@@ -169,7 +239,10 @@ func (a *app) printPublished(res *distributor.Result, commit distributor.Commit)
 		case slices.Contains(res.Assigned, name):
 			state = "assigned now"
 		case slices.Contains(res.Waiting, name):
-			state = "waits: publish with --rollout=now"
+			state = "not assigned: publish with --rollout=now"
+			if now {
+				state = "not assigned: stopped"
+			}
 		}
 		rows = append(rows, []string{name, string(c.State), fmt.Sprint(c.Epoch), cli.Number(int(c.Size)) + " B", state})
 	}

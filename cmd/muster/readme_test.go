@@ -18,6 +18,9 @@ var block = regexp.MustCompile("(?s)<!-- walk( fails)? -->\n```sh\n(.*?)```")
 // started is a line that starts a process in the background.
 var started = regexp.MustCompile(`(?m)^.* &$`)
 
+// placeholder is what a text still has to be put in for.
+var placeholder = regexp.MustCompile(`@[A-Z]+@`)
+
 // TestReadme runs the README's walk as it stands: one shell, one directory, the three real binaries.
 func TestReadme(t *testing.T) {
 	bin, err := binaries()
@@ -27,6 +30,9 @@ func TestReadme(t *testing.T) {
 	readme, err := os.ReadFile(filepath.Join(moduleRoot(), "README.md"))
 	if err != nil {
 		t.Fatal(err)
+	}
+	if left := placeholder.FindString(string(readme)); left != "" {
+		t.Errorf("the README still has the placeholder %s", left)
 	}
 	found := block.FindAllStringSubmatch(string(readme), -1)
 	if len(found) < 5 {

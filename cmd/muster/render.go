@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -23,7 +24,7 @@ func (a *app) renderCmd() *cobra.Command {
 		Long: `Writes the files that every host of the cohort would get, as DIR/SERVICE/FILE:
 from the files on disk that git does not ignore, or from the commit --rev.
 A file that embeds release.epoch has 0 there: the epoch is known at publish.`,
-		Args: cobra.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cohort == "" {
 				return cli.Fail(cli.Usage, "usage: "+cmd.UseLine(), "--cohort is missing")
@@ -91,6 +92,8 @@ func vacant(dir string) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
+	case errors.Is(err, syscall.ENOTDIR):
+		return cli.Fail(cli.Usage, "give a new or an empty directory", "%s is not a directory", dir)
 	case err != nil:
 		return cli.Fail(cli.Local, "", "%w", err)
 	case len(entries) > 0:

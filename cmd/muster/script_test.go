@@ -108,7 +108,7 @@ func runScripts(t *testing.T, dir string, setup func(*testscript.Env)) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "until": until, "freeport": freeport, "releases": releases, "spoil": spoil, "subst": subst,
+			"exits": exits, "until": until, "freeport": freeport, "releases": releases, "spoil": spoil, "subst": subst, "freeze": freeze,
 		},
 	})
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -82,10 +83,25 @@ func otherVerdicts(counts map[verdict.Code]int) string {
 	return strings.Join(parts, ", ")
 }
 
+// cohortKnown checks that the collector knows a cohort.
+func cohortKnown(ctx context.Context, c interface {
+	Status(ctx context.Context) (*api.Status, error)
+}, name string,
+) error {
+	st, err := c.Status(ctx)
+	if err != nil {
+		return err
+	}
+	if _, ok := st.Cohorts[name]; !ok {
+		return unknownCohort(name, slices.Collect(maps.Keys(st.Cohorts)))
+	}
+	return nil
+}
+
 func unknownCohort(name string, known []string) error {
-	hint := cli.Suggest(name, known)
-	if hint == "" && len(known) > 0 {
-		hint = "there are " + cli.Names(known, 10)
+	hint := "nothing was published to the collector's store yet"
+	if len(known) > 0 {
+		hint = strings.TrimSpace(cli.Suggest(name, known) + " there are " + cli.Names(known, 10))
 	}
 	return cli.Fail(cli.Usage, hint, "no cohort %q", name)
 }

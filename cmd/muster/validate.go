@@ -21,7 +21,7 @@ func (a *app) validateCmd() *cobra.Command {
 		Long: `Evaluates every service for every cohort that carries it: the files on disk that
 git does not ignore, or the commit --rev. Each error is one group of lines: the
 path and what is wrong, where it was set, and where the schema says so.`,
-		Args: cobra.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if a.json && !cmd.Flags().Changed("format") {
 				format = "json"

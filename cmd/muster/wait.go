@@ -28,7 +28,8 @@ func (a *app) waitCmd() *cobra.Command {
 		Short: "wait until every expected host confirms a release, or say who does not and why",
 		Long: `Waits until every expected host has confirmed that it runs the release: its
 epoch, or a commit of the config repo (a branch, a tag, HEAD, an id). Only
-digits mean an epoch. A commit that is not released yet is waited for.
+digits mean an epoch. A commit that is not released yet is waited for; one that is
+released and that nobody assigned ends the waiting.
 
 Exit codes: 0 when green; 1 when not, also when the time is over; 5 when the
 collector is not reachable.`,
@@ -37,7 +38,7 @@ collector is not reachable.`,
 			if w.timeout < 0 {
 				return cli.Fail(cli.Usage, "", "--timeout %s is negative", w.timeout)
 			}
-			if n, err := strconv.ParseUint(args[0], 10, 64); err == nil {
+			if n, err := strconv.ParseUint(args[0], 10, 64); err == nil || errors.Is(err, strconv.ErrRange) {
 				if n == 0 || n > manifest.MaxCounter {
 					return cli.Fail(cli.Usage, "epochs begin with 1; `muster status` shows the newest", "epoch %s is out of range", args[0])
 				}
@@ -84,6 +85,7 @@ type asker interface {
 	Releases(ctx context.Context) ([]api.Release, error)
 	Release(ctx context.Context, epoch uint64) (*api.Release, error)
 	Wait(ctx context.Context, epoch uint64, q api.WaitQuery) (*api.Wait, error)
+	Status(ctx context.Context) (*api.Status, error)
 }
 
 // waiter waits for one release.
@@ -97,6 +99,8 @@ type waiter struct {
 	every    time.Duration // between looks for a release that is not there yet, and after a lost answer
 	progress io.Writer
 	last     string // progress line
+
+	unassigned []string // cohorts of the newest answer
 }
 
 // run returns the last answer, if any was had, and nil when it is green.
@@ -133,7 +137,7 @@ func (w *waiter) run(ctx context.Context) (*api.Wait, error) {
 			return answer, cli.Fail(cli.Unreachable, "hosts keep their configuration without it; run the command again when it is back", "the collector does not answer: %w", lost)
 		case answer == nil && over:
 			return nil, cli.Fail(cli.No, "publish it with `muster publish`, or check that the collector reads the same store", "%s", w.notYet())
-		case answer != nil && lost == nil && (answer.Never || over):
+		case answer != nil && lost == nil && (answer.Never || over || len(w.unassigned) > 0):
 			return answer, w.verdict(answer)
 		case answer != nil && lost == nil:
 			w.say("epoch %d: %s", answer.Epoch, tally(answer))
@@ -177,13 +181,44 @@ func (w *waiter) look(ctx context.Context, answer *api.Wait, left time.Duration)
 		q.After, q.Wait = answer.Version, min(left, 25*time.Second)
 	}
 	got, err := w.ask.Wait(ctx, w.epoch, q)
-	if errors.Is(err, api.ErrNotFound) {
-		if _, known := w.ask.Release(ctx, w.epoch); w.cohort != "" && known == nil {
-			return nil, err // it is released, and has no such cohort
+	switch {
+	case errors.Is(err, api.ErrNoCohort): // in this release
+		if kerr := cohortKnown(ctx, w.ask, w.cohort); kerr != nil {
+			return nil, kerr
 		}
+	case errors.Is(err, api.ErrNotFound):
 		return nil, fmt.Errorf("epoch %d is %w", w.epoch, errNotYet)
+	case err == nil && !got.Green && !got.Never:
+		if w.unassigned, err = w.notAssigned(ctx, got); err != nil {
+			return nil, err
+		}
 	}
 	return got, err
+}
+
+// settled is how old a release is when its heads are written and the collector has read them, unless nobody was to assign it.
+const settled = 15 * time.Second
+
+// notAssigned names the cohorts of a settled release that nobody assigned: waiting does not help them.
+func (w *waiter) notAssigned(ctx context.Context, g *api.Wait) ([]string, error) {
+	rel, err := w.ask.Release(ctx, w.epoch)
+	if err != nil || time.Since(rel.Created) < settled {
+		return nil, err
+	}
+	st, err := w.ask.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for name, c := range g.Cohorts {
+		// A cohort in another phase than done is on its way to somewhere.
+		now := st.Cohorts[name]
+		if !c.Green && now.Target < rel.Cohorts[name].Epoch && (now.Target == 0 || now.Phase == manifest.PhaseDone) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
 }
 
 // say prints a progress line unless it was the last one.
@@ -234,15 +269,27 @@ func (w *waiter) verdict(g *api.Wait) error {
 		fmt.Fprintln(w.progress, "not confirmed:")
 		cli.PrintTable(w.progress, rows)
 	}
+	// What the hosts do not say: the cohort is stopped, or nobody knows its hosts.
+	var whys []string
+	for _, name := range slices.Sorted(maps.Keys(g.Cohorts)) {
+		if c := g.Cohorts[name]; !c.Green && c.Why != "" && !slices.ContainsFunc(rows, func(row []string) bool { return row[1] == name && strings.Contains(c.Why, row[3]) }) {
+			whys = append(whys, name+": "+c.Why)
+			fmt.Fprintln(w.progress, cli.Printable("  "+name+": "+c.Why))
+		}
+	}
 	hint := "`muster hosts` shows every host; run the command again to wait longer"
 	if g.Never {
 		hint = "waiting does not help: change what stops it, then publish or resume"
 	}
+	if len(w.unassigned) > 0 {
+		hint = "publish with --rollout=now"
+		return cli.Fail(cli.No, hint, "epoch %d is released and not assigned: %s", g.Epoch, cli.Names(w.unassigned, 10))
+	}
 	why := ""
-	if g.Why != "" {
+	if len(rows)+len(whys) == 0 && g.Why != "" {
 		why = ": " + g.Why
 	}
-	return cli.Fail(cli.No, hint, "epoch %d is not confirmed (%s)%s", g.Epoch, tally(g), why)
+	return cli.Fail(cli.No, hint, "epoch %d is not confirmed: %s confirmed, %s waiting%s%s", g.Epoch, cli.Number(g.Confirmed), cli.Number(len(g.Waiting)), owed(g), why)
 }
 
 // tidy makes empty lists print as [].

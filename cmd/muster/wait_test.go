@@ -20,6 +20,8 @@ type fakeCollector struct {
 	released time.Duration // the commit is there from then on
 	down     [2]time.Duration
 	steps    []step
+	created  time.Time // of the release
+	target   uint64    // of prod's head
 	asked    int
 }
 
@@ -55,7 +57,11 @@ func (c *fakeCollector) Release(_ context.Context, epoch uint64) (*api.Release, 
 	if epoch != 7 || time.Since(c.start) < c.released {
 		return nil, fmt.Errorf("no release %d: %w", epoch, api.ErrNotFound)
 	}
-	return &api.Release{Epoch: 7}, nil
+	return &api.Release{Epoch: 7, Created: c.created, Cohorts: map[string]api.ReleaseCohort{"prod": {Epoch: 7}}}, nil
+}
+
+func (c *fakeCollector) Status(context.Context) (*api.Status, error) {
+	return &api.Status{Cohorts: map[string]api.Cohort{"prod": {Target: c.target, Phase: manifest.PhaseDone}, "next": {}}}, nil
 }
 
 func (c *fakeCollector) Wait(ctx context.Context, epoch uint64, q api.WaitQuery) (*api.Wait, error) {
@@ -66,7 +72,7 @@ func (c *fakeCollector) Wait(ctx context.Context, epoch uint64, q api.WaitQuery)
 		return nil, fmt.Errorf("no release %d: %w", epoch, api.ErrNotFound)
 	}
 	if q.Cohort != "" && q.Cohort != "prod" {
-		return nil, fmt.Errorf("release 7 has no cohort %q: %w", q.Cohort, cli.Fail(cli.No, "it has prod", "%w", api.ErrNotFound))
+		return nil, cli.Fail(cli.No, "it has prod", "release 7 has no cohort %q: %w", q.Cohort, api.ErrNoCohort)
 	}
 	deadline := time.Now().Add(q.Wait)
 	for {
@@ -101,6 +107,7 @@ func waiting(hosts ...string) (list []verdict.Waiting) {
 }
 
 func TestWait(t *testing.T) {
+	bubble := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) // when synctest's clock starts
 	green := api.Wait{Green: true, Confirmed: 3}
 	notGreen := api.Wait{Confirmed: 2, Waiting: waiting("web-3"), Why: "1 host waits", Cohorts: map[string]verdict.Green{"prod": {Waiting: waiting("web-3")}}}
 	for _, tt := range []struct {
@@ -115,14 +122,14 @@ func TestWait(t *testing.T) {
 	}{
 		{"green at once", fakeCollector{steps: []step{{0, green}}}, waiter{epoch: 7, timeout: time.Minute}, cli.OK, 0, 1, "", []string{"epoch 7 is confirmed by 3 hosts\n"}},
 		{
-			"green later", fakeCollector{steps: []step{{0, notGreen}, {30 * time.Second, green}}}, waiter{epoch: 7, timeout: time.Minute}, cli.OK, 30 * time.Second, 4,
+			"green later", fakeCollector{target: 7, steps: []step{{0, notGreen}, {30 * time.Second, green}}}, waiter{epoch: 7, timeout: time.Minute}, cli.OK, 30 * time.Second, 4,
 			"", []string{"epoch 7: 2 confirmed, 1 waiting (web-3 applying)\n", "confirmed by 3 hosts\n"},
 		},
 		{
-			"time is over", fakeCollector{steps: []step{{0, notGreen}}}, waiter{epoch: 7, timeout: time.Minute}, cli.No, time.Minute, 5,
-			"epoch 7 is not confirmed (2 confirmed, 1 waiting (web-3 applying)): 1 host waits", []string{"web-3  prod  applying  swapping\n"},
+			"time is over", fakeCollector{target: 7, steps: []step{{0, notGreen}}}, waiter{epoch: 7, timeout: time.Minute}, cli.No, time.Minute, 5,
+			"epoch 7 is not confirmed: 2 confirmed, 1 waiting", []string{"web-3  prod  applying  swapping\n"},
 		},
-		{"looks once", fakeCollector{steps: []step{{0, notGreen}, {time.Second, green}}}, waiter{epoch: 7}, cli.No, 0, 1, "epoch 7 is not confirmed", nil},
+		{"looks once", fakeCollector{target: 7, steps: []step{{0, notGreen}, {time.Second, green}}}, waiter{epoch: 7}, cli.No, 0, 1, "epoch 7 is not confirmed", nil},
 		{
 			"never", fakeCollector{steps: []step{{0, api.Wait{Never: true, Why: "prod has no expected host"}}}}, waiter{epoch: 7, timeout: time.Minute}, cli.No, 0, 1,
 			"prod has no expected host", nil,
@@ -133,16 +140,29 @@ func TestWait(t *testing.T) {
 		},
 		{"released later", fakeCollector{released: 5 * time.Second, steps: []step{{0, green}}}, waiter{commit: "c0ffee", timeout: 10 * time.Second}, cli.OK, 5 * time.Second, 0, "", nil},
 		{"epoch released later", fakeCollector{released: 5 * time.Second, steps: []step{{0, green}}}, waiter{epoch: 7, timeout: 10 * time.Second}, cli.OK, 5 * time.Second, 0, "", nil},
-		{"no such cohort", fakeCollector{steps: []step{{0, green}}}, waiter{epoch: 7, cohort: "prd", timeout: time.Minute}, cli.No, 0, 1, `release 7 has no cohort "prd"`, nil},
+		{"no such cohort", fakeCollector{steps: []step{{0, green}}}, waiter{epoch: 7, cohort: "prd", timeout: time.Minute}, cli.Usage, 0, 1, `no cohort "prd"`, nil},
+		{"a cohort that is not in this release", fakeCollector{steps: []step{{0, green}}}, waiter{epoch: 7, cohort: "next", timeout: time.Minute}, cli.No, 0, 1, `release 7 has no cohort "next"`, nil},
+		{
+			"released and not assigned", fakeCollector{target: 6, steps: []step{{0, notGreen}}}, waiter{epoch: 7, timeout: time.Minute}, cli.No, 0, 1,
+			"epoch 7 is released and not assigned: prod", []string{"web-3  prod  applying  swapping\n"},
+		},
+		{
+			"released just now, assigned a moment later", fakeCollector{steps: []step{{0, notGreen}, {3 * time.Second, green}}, target: 6, created: bubble},
+			waiter{epoch: 7, timeout: time.Minute}, cli.OK, 3 * time.Second, 0, "", nil,
+		},
+		{
+			"what no host says", fakeCollector{steps: []step{{0, api.Wait{Never: true, Waiting: waiting("web-3"), Cohorts: map[string]verdict.Green{"prod": {Never: true, Waiting: waiting("web-3"), Why: "cohort prod is halted"}}}}}, target: 7},
+			waiter{epoch: 7, timeout: time.Minute}, cli.No, 0, 1, "epoch 7 is not confirmed: 0 confirmed, 1 waiting", []string{"  prod: cohort prod is halted\n"},
+		},
 		{"no such cohort yet", fakeCollector{released: 5 * time.Second, steps: []step{{0, green}}}, waiter{epoch: 7, cohort: "prod", timeout: 10 * time.Second}, cli.OK, 5 * time.Second, 0, "", nil},
 		{"no such epoch", fakeCollector{steps: []step{{0, green}}}, waiter{epoch: 9}, cli.No, 0, 1, "epoch 9 is not released yet", nil},
 		{"not reachable at first", fakeCollector{down: [2]time.Duration{0, time.Hour}}, waiter{epoch: 7, timeout: time.Minute}, cli.Unreachable, 0, 1, "not reachable", nil},
 		{
-			"a restart of the collector", fakeCollector{down: [2]time.Duration{10 * time.Second, 20 * time.Second}, steps: []step{{0, notGreen}, {5 * time.Second, notGreen}, {15 * time.Second, green}}},
+			"a restart of the collector", fakeCollector{target: 7, down: [2]time.Duration{10 * time.Second, 20 * time.Second}, steps: []step{{0, notGreen}, {5 * time.Second, notGreen}, {15 * time.Second, green}}},
 			waiter{epoch: 7, timeout: time.Minute}, cli.OK, 20 * time.Second, 0, "", nil,
 		},
 		{
-			"gone until the end", fakeCollector{down: [2]time.Duration{10 * time.Second, time.Hour}, steps: []step{{0, notGreen}, {5 * time.Second, notGreen}}},
+			"gone until the end", fakeCollector{target: 7, down: [2]time.Duration{10 * time.Second, time.Hour}, steps: []step{{0, notGreen}, {5 * time.Second, notGreen}}},
 			waiter{epoch: 7, timeout: time.Minute}, cli.Unreachable, time.Minute, 0, "the collector does not answer", nil,
 		},
 	} {

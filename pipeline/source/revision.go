@@ -141,9 +141,9 @@ func (r *Repo) missing(id string, cause error) error {
 		detail = ": " + cause.Error()
 	}
 	if cut, err := r.shallow(); err == nil && len(cut) > 0 {
-		return fmt.Errorf("%w: commit %s is not in it; run git fetch --unshallow", ErrShallow, id)
+		return fmt.Errorf("%w: commit %.12s is not in it; run git fetch --unshallow", ErrShallow, id)
 	}
-	return fmt.Errorf("%w: no commit %s here; run git fetch if it is new%s", ErrNoRev, id, detail)
+	return fmt.Errorf("%w: no commit %.12s here; run git fetch if it is new%s", ErrNoRev, id, detail)
 }
 
 // peel follows annotated tags to the commit.

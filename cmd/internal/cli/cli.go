@@ -1,5 +1,5 @@
 // Package cli holds what all mains share: the exit codes, the form of messages, and all user text that more than one command prints.
-// It imports only leaves, so that the agent can use it too; sentinels of other packages come as Rules from the main that links them.
+// Besides cobra it imports only leaves, so that the agent can use it too; sentinels of other packages come as Rules from the main that links them.
 package cli
 
 import (

@@ -9,7 +9,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -34,8 +36,43 @@ const (
 	within      = 5 * time.Second
 )
 
-// Run plays the story. It leaves nothing behind: neither files nor processes.
-func Run(ctx context.Context, opts Options) (err error) {
+// Run plays the story. It leaves nothing behind: neither files nor processes, also after Ctrl-C and when nobody reads its output any more.
+func Run(ctx context.Context, opts Options) error {
+	// Go ends a process that writes to a closed standard output, unless it asks to hear of that.
+	hear := make(chan os.Signal, 1)
+	signal.Notify(hear, syscall.SIGPIPE)
+	defer signal.Stop(hear)
+	outer := ctx
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	out := opts.Out
+	opts.Out = &output{w: out, failed: cancel}
+
+	err := play(ctx, opts)
+	if cause := context.Cause(ctx); outer.Err() == nil && cause != nil {
+		return cli.Fail(cli.Local, "", "write what happens: %w", cause)
+	}
+	if err == nil && outer.Err() != nil && !opts.Exit {
+		_, err = fmt.Fprintln(out, "\nstopped; nothing is left")
+	}
+	return err
+}
+
+// output ends the demo when it cannot be written to.
+type output struct {
+	w      io.Writer
+	failed context.CancelCauseFunc
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	n, err := o.w.Write(p)
+	if err != nil {
+		o.failed(err)
+	}
+	return n, err
+}
+
+func play(ctx context.Context, opts Options) (err error) {
 	dir, err := os.MkdirTemp("", "muster-demo-")
 	if err != nil {
 		return err

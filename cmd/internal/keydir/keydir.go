@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/muster-config/muster/cmd/internal/cli"
@@ -26,12 +27,18 @@ const (
 // Create makes dir, which must be new or empty, with four new keys (0600) and the keyring (0644) of the config repo named repo. It is whole
 // or not there.
 func Create(dir, repo string, now time.Time) error {
+	if !manifest.ValidRepo(repo) {
+		return cli.Fail(cli.Usage, "letters, digits, '.', '_' and '-', with '/' between parts, as in acme/config; at most 200 bytes", "%q is not a name of a repo", repo)
+	}
+	given := dir
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return err
 	}
 	if entries, err := os.ReadDir(dir); err == nil && len(entries) > 0 {
-		return cli.Fail(cli.Usage, "keys are never overwritten; give a new or an empty directory", "%s is not empty", dir)
+		return cli.Fail(cli.Usage, "keys are never overwritten; give a new or an empty directory", "%s is not empty", given)
+	} else if errors.Is(err, syscall.ENOTDIR) {
+		return cli.Fail(cli.Usage, "give a new or an empty directory", "%s is not a directory", given)
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -80,6 +87,9 @@ func Create(dir, repo string, now time.Time) error {
 // ReadKeyring reads the keyring that a person trusts, and the name of the repo in it.
 func ReadKeyring(path string) (data []byte, repo string, err error) {
 	data, err = os.ReadFile(path)
+	if errors.Is(err, syscall.ENOTDIR) {
+		return nil, "", cli.Fail(cli.Usage, "--keys is the directory that `muster keys init` made; a keyring by itself goes with --keyring", "%s is not a directory", filepath.Dir(path))
+	}
 	if err != nil {
 		return nil, "", cli.Fail(cli.Local, "`muster keys init DIR --repo NAME` makes a keyring and its keys", "keyring: %w", err)
 	}
