@@ -42,6 +42,8 @@ type Installer interface {
 	// Stage fetches and unpacks a release beside the others, fsynced, and says which services differ from what lies under current. It leaves current
 	// untouched. A release that is there already and proves good is used again, without open being called.
 	Stage(ctx context.Context, r manifest.Resolution, open func(ctx context.Context) (io.ReadCloser, error)) (*Staged, error)
+	// VerifyStaged recomputes the content digest of a staged release and lists the paths that differ from its record.
+	VerifyStaged(ctx context.Context, s *Staged) (content string, drift []string, err error)
 	// Swap makes the staged release current: rename of a link, fsync of the directory.
 	Swap(ctx context.Context, s *Staged) error
 	// SwapBack makes an earlier release current again.

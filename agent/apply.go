@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/muster-config/muster/agent/probe"
@@ -48,11 +49,16 @@ func (a *Agent) apply(ctx context.Context, want target, h how) error {
 			a.notFetched(want, err)
 			return err
 		}
-		if err := a.check(ctx, staged); err != nil {
+		err := a.check(ctx, staged)
+		if err == nil {
+			err = a.unspoiled(ctx, staged)
+		}
+		if err != nil {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
 			a.failedHere(want, report.PhaseRefused, err)
+			a.sweep(ctx) // what is refused is not kept: it would fill the disk, release by release
 			a.probeAll(ctx)
 			return err
 		}
@@ -81,6 +87,18 @@ func (a *Agent) apply(ctx context.Context, want target, h how) error {
 		return nil
 	}
 	return a.prove(ctx)
+}
+
+// unspoiled says whether the staged files are still those that were signed, after commands have seen them.
+func (a *Agent) unspoiled(ctx context.Context, s *Staged) error {
+	content, drift, err := a.opts.Installer.VerifyStaged(ctx, s)
+	if err != nil {
+		return err
+	}
+	if len(drift) > 0 || content != s.Content {
+		return &Fault{Code: CodeCheck, Err: fmt.Errorf("a check changed the staged files (%s): a check may only read them", strings.Join(head(drift, 5), " "))}
+	}
+	return nil
 }
 
 // stage asks one carrier after the other for the bundle until one has brought the signed bytes.

@@ -58,6 +58,9 @@ func openSteady(ctx context.Context, c Carrier, o manifest.Object, window time.D
 	if err != nil {
 		err = s.explain(err)
 		s.end()
+		if codeOf(err) == CodeLocal {
+			err = &Fault{Code: CodeUnreachable, Err: err} // whatever is wrong is wrong there, not on this host: the next carrier may help
+		}
 		return nil, fmt.Errorf("%s: %w", c.Name(), err)
 	}
 	s.body, s.from = body, c.Name()
@@ -118,6 +121,9 @@ func (s *steady) Read(p []byte) (int, error) {
 	s.left.Add(-int64(n))
 	if err != nil && !errors.Is(err, io.EOF) {
 		err = fmt.Errorf("%s: %w", s.from, s.explain(err))
+		if codeOf(err) == CodeLocal {
+			err = &Fault{Code: CodeUnreachable, Err: err}
+		}
 	}
 	return n, err
 }

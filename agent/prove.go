@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/muster-config/muster/distributor/manifest"
 	"github.com/muster-config/muster/distributor/report"
@@ -12,6 +13,7 @@ import (
 // of ctx, except that it waits no longer for a confirmation; the trial stays noted then and goes on at the next start.
 func (a *Agent) prove(ctx context.Context) error {
 	t := a.st.Trial
+	reloads := len(a.st.Owed) > 0
 	if err := a.reloadOwed(context.WithoutCancel(ctx), true); err != nil {
 		return a.goBack(ctx, err)
 	}
@@ -33,6 +35,18 @@ func (a *Agent) prove(ctx context.Context) error {
 	if a.want == nil || !a.want.is(a.cur) {
 		a.sweep(ctx)
 		return nil // a repair of what runs, or the end of a trial that nobody wants any more
+	}
+	if reloads { // one may have changed what it was to load: confirmed is what lies there now
+		if err := a.look(ctx, true); err != nil {
+			return err
+		}
+		if len(a.drift) > 0 {
+			a.log.Warn("files changed while services were reloaded", "dir", a.cur.Dir, "paths", strings.Join(head(a.drift, 20), " "), "count", len(a.drift))
+			a.phase, a.code, a.tries = report.PhaseIdle, CodeDrift, 0
+			a.reason = fmt.Sprintf("%s changed while services were reloaded; a reload may only read them", count(len(a.drift), "file"))
+			a.sweep(ctx)
+			return nil
+		}
 	}
 	a.conclude(ctx)
 	a.sweep(ctx)

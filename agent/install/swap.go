@@ -36,6 +36,12 @@ func (r *Root) Verify(ctx context.Context) (string, []string, error) {
 	return content, drift, err
 }
 
+// VerifyStaged implements agent.Installer.
+func (r *Root) VerifyStaged(ctx context.Context, s *agent.Staged) (string, []string, error) {
+	_, content, drift, err := check(ctx, s.Dir)
+	return content, drift, err
+}
+
 // Swap implements agent.Installer.
 func (r *Root) Swap(_ context.Context, s *agent.Staged) error { return r.point(s.Dir) }
 
