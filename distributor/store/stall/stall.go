@@ -40,7 +40,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	ctx, cancel := context.WithCancelCause(req.Context())
 	w := &watch{window: window, least: least, cancel: cancel}
-	w.waiting.Store(true) // for the header
+	w.wait(true) // for the header
 	w.start()
 	out := req.Clone(ctx)
 	if req.Body != nil && req.Body != http.NoBody {
@@ -51,20 +51,21 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		w.stop()
 		return nil, w.cause(ctx, err)
 	}
-	w.waiting.Store(false)
+	w.wait(false)
 	w.moved.Add(least) // the header came
 	resp.Body = &received{ReadCloser: resp.Body, w: w, ctx: ctx}
 	return resp, nil
 }
 
 type watch struct {
-	window  time.Duration
-	least   int64
-	cancel  context.CancelCauseFunc
-	moved   atomic.Int64
-	waiting atomic.Bool // for the other side
+	window time.Duration
+	least  int64
+	cancel context.CancelCauseFunc
+	moved  atomic.Int64
 
 	mu      sync.Mutex
+	since   time.Time     // when the waiting for the other side that goes on began; zero: we do not wait
+	waited  time.Duration // of this window, without what goes on
 	timer   *time.Timer
 	stopped bool
 }
@@ -75,13 +76,32 @@ func (w *watch) start() {
 	w.timer = time.AfterFunc(w.window, w.look)
 }
 
+// wait says that we begin, or end, to wait for the other side.
+func (w *watch) wait(begin bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if begin {
+		w.since = time.Now()
+		return
+	}
+	w.waited += time.Since(w.since)
+	w.since = time.Time{}
+}
+
+// look ends a window. It counts against the other side only if we waited for most of it: a reader who comes back just now has waited for nothing.
 func (w *watch) look() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.stopped {
 		return
 	}
-	if moved := w.moved.Swap(0); moved < w.least && w.waiting.Load() {
+	waited := w.waited
+	if !w.since.IsZero() {
+		waited += time.Since(w.since)
+		w.since = time.Now()
+	}
+	w.waited = 0
+	if moved := w.moved.Swap(0); moved < w.least && waited > w.window/2 {
 		w.cancel(fmt.Errorf("%d bytes within %v, given up: %w", moved, w.window, store.ErrUnreachable))
 		return
 	}
@@ -126,9 +146,9 @@ type received struct {
 }
 
 func (r *received) Read(p []byte) (int, error) {
-	r.w.waiting.Store(true)
+	r.w.wait(true)
 	n, err := r.ReadCloser.Read(p)
-	r.w.waiting.Store(false)
+	r.w.wait(false)
 	r.w.moved.Add(int64(n))
 	if err != nil {
 		cause := r.w.cause(r.ctx, err)
