@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -200,7 +201,7 @@ func TestWaitInterrupted(t *testing.T) {
 		defer cancel()
 		c := &fakeCollector{start: time.Now(), steps: []step{{0, api.Wait{}}}}
 		w := waiter{epoch: 7, timeout: time.Hour, every: time.Second, ask: c, progress: &strings.Builder{}}
-		if _, err := w.run(ctx); err != ctx.Err() || err == nil {
+		if _, err := w.run(ctx); err == nil || !errors.Is(err, ctx.Err()) {
 			t.Errorf("got %v, want %v", err, ctx.Err())
 		}
 	})
