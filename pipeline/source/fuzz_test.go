@@ -51,7 +51,7 @@ func FuzzRevision(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	for _, s := range []string{"main", "HEAD^0", "HEAD~1", "@", "v1^{commit}", "../x", "a@{1}", ":/x", "deadbeef", "^", "~", "HEAD^{", "\x00"} {
+	for _, s := range []string{"main", "HEAD^0", "HEAD~1", "@", "v1^{commit}", "../x", "a@{1}", ":/x", "deadbeef", "^", "~", "HEAD^{", "\x00", strings.Repeat("\xf3", 300), strings.Repeat("a/", 3000) + "b"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, rev string) {

@@ -88,11 +88,16 @@ func (r *Repo) packedRef(name string) (string, error) {
 
 // validRef keeps ref names from naming files outside the refs (git check-ref-format, the part that matters for reading).
 func validRef(name string) bool {
+	// Longer ones cannot be files, and are in no packed list that git wrote.
+	const maxRef, maxRefPart = 1024, 250
 	if name == "" || strings.HasPrefix(name, "/") || strings.HasSuffix(name, "/") || strings.HasSuffix(name, ".") || strings.Contains(name, "@{") {
 		return false
 	}
+	if len(name) > maxRef {
+		return false
+	}
 	for part := range strings.SplitSeq(name, "/") {
-		if part == "" || strings.HasPrefix(part, ".") || strings.HasSuffix(part, ".lock") {
+		if part == "" || len(part) > maxRefPart || strings.HasPrefix(part, ".") || strings.HasSuffix(part, ".lock") {
 			return false
 		}
 	}
