@@ -28,9 +28,12 @@ type Options struct {
 	// Services and Cohorts narrow the work, for validate and render; a narrowed build cannot be published.
 	Services []string
 	Cohorts  []string
-	// CheckOnly validates and renders nothing.
+	// CheckOnly validates, and keeps no bytes of files.
 	CheckOnly bool
-	Limits    eval.Limits
+	// Leaves asks for every value with its origin, Schemas for JSON Schemas.
+	Leaves  bool
+	Schemas bool
+	Limits  eval.Limits
 	// Evaluate is eval.Run unless set: tests evaluate in their own process, or not at all.
 	Evaluate func(context.Context, *eval.Request, eval.Limits) (*eval.Result, error)
 }
@@ -58,6 +61,7 @@ type Rendered struct {
 
 	opts    Options
 	request eval.Request
+	result  *eval.Result
 	cohorts map[string]*cohort
 }
 
@@ -88,12 +92,12 @@ func Build(ctx context.Context, tree source.Tree, opts Options) (*Rendered, erro
 	for _, f := range files {
 		r.Source = append(r.Source, bundle.File{Path: f.Path, Mode: 0o644, Data: f.Data})
 	}
-	r.request = eval.Request{Files: files, Services: opts.Services, Cohorts: opts.Cohorts, FilesToo: !opts.CheckOnly}
+	r.request = eval.Request{Files: files, Services: opts.Services, Cohorts: opts.Cohorts, FilesToo: !opts.CheckOnly, LeavesToo: opts.Leaves, SchemasToo: opts.Schemas}
 	result, err := opts.Evaluate(ctx, &r.request, opts.Limits)
 	if err != nil {
 		return nil, fmt.Errorf("evaluate %s: %w", r.name(), err)
 	}
-	r.Policy, r.Problems = result.Policy, result.Problems
+	r.Policy, r.Problems, r.result = result.Policy, result.Problems, result
 	if r.Failed() || opts.CheckOnly {
 		return r, nil
 	}
@@ -184,6 +188,12 @@ func bundleFiles(u eval.Unit) []bundle.File {
 	slices.SortFunc(files, func(a, b bundle.File) int { return strings.Compare(a.Path, b.Path) })
 	return files
 }
+
+// Units are what evaluation gave: those that validate, by service, cohort, host.
+func (r *Rendered) Units() []eval.Unit { return r.result.Units }
+
+// Schemas are the services' JSON Schemas, if asked for.
+func (r *Rendered) Schemas() map[string][]byte { return r.result.Schemas }
 
 // Cohorts are the cohorts that were rendered, sorted.
 func (r *Rendered) Cohorts() []string { return slices.Sorted(maps.Keys(r.cohorts)) }

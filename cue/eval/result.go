@@ -26,8 +26,12 @@ type Request struct {
 	Cohorts  []string
 	// Epochs gives release.epoch by cohort (or "cohort/host" for a variant), then service; missing means 0.
 	Epochs map[string]map[string]uint64
-	// FilesToo is false for validate: check only, render nothing.
+	// FilesToo asks for the bytes of the files. Without it everything is checked and encoded all the same, and files have a name and a mode only.
 	FilesToo bool
+	// LeavesToo asks for every value with where it comes from: for plan and explain.
+	LeavesToo bool
+	// SchemasToo asks for each service's #Config as JSON Schema.
+	SchemasToo bool
 }
 
 // Limits bound one evaluation. The zero value means the defaults.
@@ -42,6 +46,7 @@ type Result struct {
 	Policy   manifest.Policy
 	Units    []Unit
 	Problems []Problem
+	Schemas  map[string][]byte // by service, those that have a schema; nil unless asked for
 }
 
 // Failed reports whether any problem is an error.
@@ -62,6 +67,35 @@ type Unit struct {
 	Files     []File
 	Evidence  manifest.Grade // required grade (`confirm`)
 	UsesEpoch bool           // refers to release.epoch: must be rendered again once the service epoch is known
+	Leaves    []Leaf         // sorted by path; nil unless asked for
+}
+
+// Origin is where a value comes from.
+type Origin string
+
+// The origins.
+const (
+	OriginLayer    Origin = "layer"    // a layer gives it
+	OriginComputed Origin = "computed" // the package computes it after the merge
+	OriginDefault  Origin = "default"  // the schema's default
+	OriginRemoved  Origin = "removed"  // a layer deletes what lies below: there is no value, Setting says who removed it
+)
+
+// Setting is what one layer says at a path. Value is canonical JSON in one line; it is empty for a secret, whose Sum tells only whether it changed.
+type Setting struct {
+	Layer  string // "base", "env=prod", "env+region=prod+eu", "cohort=prod-eu", "host=web-1"; "" for computed values and defaults
+	Value  string
+	Secret bool
+	Sum    string // hex SHA-256 of the canonical JSON
+	At     Pos    // where it is written; for a computed value or a default its place in the package
+}
+
+// Leaf is one value of a unit: a scalar, a whole list (lists replace as one), or an empty struct.
+type Leaf struct {
+	Path []string
+	Setting
+	Origin  Origin
+	Shadows []Setting // what lower layers say at this path, the nearest first
 }
 
 // File is one rendered file; Name is relative to the service's directory in the bundle. Mode is permission bits.
