@@ -11,10 +11,10 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/object"
 )
 
-// keepSmall bounds the memory for files that are read at once.
 const (
-	keepSmall = 64 << 20
-	maxTarget = 4096 // bytes of a symlink's target
+	keepSmall = 64 << 20 // bytes of all files that are kept, and
+	keepFile  = 64 << 10 // of one
+	maxTarget = 4096     // bytes of a symlink's target
 )
 
 func (r *Repo) readCommit(c *object.Commit) (*tree, error) {
@@ -68,86 +68,83 @@ type blob struct {
 	data []byte // content of a small one, nil if not kept
 }
 
-// look gives an object's size, and its content if it may be an LFS pointer: as config files are small, that is most of them.
-func (w *commitReader) look(h plumbing.Hash, kind plumbing.ObjectType) (blob, error) {
+// look gives a file's size, and the content of one that is small: an LFS pointer in any case, and nearly all config files.
+func (w *commitReader) look(h plumbing.Hash) (blob, error) {
 	if b, ok := w.seen[h]; ok {
 		return b, nil
 	}
-	size, err := w.objects.size(h)
+	limit := int64(keepFile)
+	if w.kept+limit > keepSmall {
+		limit = maxPointer - 1
+	}
+	kind, size, data, err := w.objects.peek(h, limit)
 	if err != nil {
 		return blob{}, err
 	}
+	if kind != plumbing.BlobObject {
+		return blob{}, fmt.Errorf("object %s is a %s, not a %s", h, kind, plumbing.BlobObject)
+	}
 	b := blob{size: size}
-	if kind == plumbing.BlobObject && size < maxPointer {
-		_, data, err := w.objects.get(kind, h)
-		if err != nil {
-			return blob{}, err
-		}
-		if isLFSPointer(data) || w.kept+size <= keepSmall {
-			w.kept += size
-			b.data = data
-		}
+	if data != nil && (w.kept+size <= keepSmall || isLFSPointer(data)) {
+		w.kept += size
+		b.data = data
 	}
 	w.seen[h] = b
 	return b, nil
 }
 
 func (w *commitReader) dir(dir string, h plumbing.Hash) error {
-	if b, err := w.look(h, plumbing.TreeObject); err != nil {
+	kind, size, data, err := w.objects.peek(h, MaxFile)
+	switch {
+	case err != nil:
 		return fmt.Errorf("%s: %w", shown(dir), err)
-	} else if b.size > MaxFile {
-		return tooLarge(dir, b.size)
+	case size > MaxFile:
+		return tooLarge(dir, size)
+	case kind != plumbing.TreeObject:
+		return fmt.Errorf("%s: object %s is a %s, not a %s", shown(dir), h, kind, plumbing.TreeObject)
 	}
-	_, data, err := w.objects.get(plumbing.TreeObject, h)
-	if err != nil {
-		return fmt.Errorf("%s: %w", shown(dir), err)
-	}
-	var mem plumbing.MemoryObject
-	mem.SetType(plumbing.TreeObject)
-	if _, err := mem.Write(data); err != nil {
-		return err
-	}
-	var t object.Tree
-	if err := t.Decode(&mem); err != nil {
-		return fmt.Errorf("%s: %w", shown(dir), err)
-	}
-	for _, e := range t.Entries {
-		if strings.Contains(e.Name, "/") {
-			return refuse(path.Join(dir, e.Name), "a name that git does not allow", "run git fsck; the commit was not made by git")
+	scan := treeScan{data: data}
+	for scan.next() {
+		name := string(scan.name)
+		if strings.Contains(name, "/") {
+			return refuse(path.Join(dir, name), "a name that git does not allow", "run git fsck; the commit was not made by git")
 		}
-		p := e.Name
+		p := name
 		if dir != "." {
-			p = dir + "/" + e.Name
+			p = dir + "/" + name
 		}
-		if err := w.entry(p, e); err != nil {
+		if err := w.entry(p, scan.treeEntry); err != nil {
 			return err
 		}
+	}
+	if err := scan.fail(h); err != nil {
+		return fmt.Errorf("%s: %w", shown(dir), err)
 	}
 	return nil
 }
 
-func (w *commitReader) entry(p string, e object.TreeEntry) error {
-	switch e.Mode {
+func (w *commitReader) entry(p string, e treeEntry) error {
+	switch e.mode {
 	case filemode.Dir:
 		if err := w.b.addDir(p); err != nil {
 			return err
 		}
-		return w.dir(p, e.Hash)
+		return w.dir(p, e.id)
 	case filemode.Submodule:
 		return submodule(p)
 	case filemode.Regular, filemode.Deprecated, filemode.Executable, filemode.Symlink:
 	default:
-		return refuse(p, fmt.Sprintf("file mode %o", uint32(e.Mode)), "run git fsck")
+		return refuse(p, fmt.Sprintf("file mode %o", uint32(e.mode)), "run git fsck")
 	}
-	found, err := w.look(e.Hash, plumbing.BlobObject)
+	found, err := w.look(e.id)
 	if err != nil {
 		return fmt.Errorf("%s: %w", shown(p), err)
 	}
 	read := func() ([]byte, error) {
-		_, data, err := w.objects.get(plumbing.BlobObject, e.Hash)
+		_, data, err := w.objects.get(plumbing.BlobObject, e.id)
 		return data, err
 	}
-	if e.Mode == filemode.Symlink {
+	if e.mode == filemode.Symlink {
 		if found.size > maxTarget {
 			return refuse(p, "a symlink with an overlong target", "run git fsck")
 		}
@@ -163,9 +160,9 @@ func (w *commitReader) entry(p string, e object.TreeEntry) error {
 	if err := w.b.reserve(p, found.size); err != nil {
 		return err
 	}
-	n := &node{size: found.size, data: found.data}
-	if found.data == nil {
+	n := &node{size: found.size, data: found.data, blob: e.id}
+	if found.data == nil && found.size > 0 {
 		n.read = read
 	}
-	return w.b.put(p, e.Mode == filemode.Executable, n)
+	return w.b.put(p, e.mode == filemode.Executable, n)
 }

@@ -2,6 +2,7 @@ package source
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"fmt"
 	"io"
 	"io/fs"
@@ -9,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/go-git/go-git/v5/plumbing"
 )
 
 // node is a file or a directory of a finished tree.
@@ -19,6 +22,8 @@ type node struct {
 	data     []byte                 // the content, or
 	read     func() ([]byte, error) // how to get it
 	children []*node                // of a directory, sorted by name
+	sum      [sha256.Size]byte      // of a work tree's file
+	blob     plumbing.Hash          // of a file of a commit, of its target for a link; else zero
 }
 
 func (n *node) content() ([]byte, error) {

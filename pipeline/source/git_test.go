@@ -29,6 +29,13 @@ func TestMain(m *testing.M) {
 	for _, k := range []string{"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"} {
 		os.Unsetenv(k)
 	}
+	if dir := os.Getenv("SOURCE_TEST_MEMORY"); dir != "" {
+		if err := memoryChild(dir, os.Getenv("SOURCE_TEST_CACHE")); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	empty, err := os.MkdirTemp("", "home")
 	if err != nil {
 		panic(err)
@@ -36,13 +43,24 @@ func TestMain(m *testing.M) {
 	os.Setenv("HOME", empty)
 	os.Setenv("XDG_CONFIG_HOME", empty)
 	code := m.Run()
-	os.RemoveAll(empty)
+	for _, dir := range append(tempDirs, empty) {
+		os.RemoveAll(dir)
+	}
 	os.Exit(code)
+}
+
+// tempDirs live as long as the test program.
+var tempDirs []string
+
+func tempDir() (string, error) {
+	dir, err := os.MkdirTemp("", "source")
+	tempDirs = append(tempDirs, dir)
+	return dir, err
 }
 
 // runGit runs git and gives its error instead of ending the test, for use beside the test's goroutine.
 func runGit(dir string, args ...string) (string, error) {
-	cmd := exec.Command("git", append([]string{"-c", "protocol.file.allow=always", "-c", "gc.auto=0"}, args...)...)
+	cmd := exec.Command("git", append([]string{"-c", "protocol.file.allow=always", "-c", "gc.auto=0", "-c", "core.fsync=none"}, args...)...)
 	cmd.Dir = dir
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,6 +22,9 @@ import (
 
 // cacheSize holds delta bases and small objects; the tree's own files are not kept here.
 const cacheSize = 32 << 20
+
+// largeObject is the size from which go-git does not read an object before it is asked for its bytes.
+const largeObject = 1 << 20
 
 // objects reads from a repository's object store and from the stores it borrows from (objects/info/alternates). go-git follows alternates
 // only inside the .git directory and opens them anew for each object; here each is a store of its own. go-git's stores are not safe for
@@ -61,7 +65,7 @@ func (o *objects) openLocked() error {
 	shared := cache.NewObjectLRU(cacheSize)
 	for _, d := range dirs {
 		o.stores = append(o.stores, filesystem.NewObjectStorageWithOptions(
-			dotgit.New(osfs.New(filepath.Dir(d))), shared, filesystem.Options{KeepDescriptors: true}))
+			dotgit.New(osfs.New(filepath.Dir(d))), shared, filesystem.Options{KeepDescriptors: true, LargeObjectThreshold: largeObject}))
 	}
 	return nil
 }
@@ -138,36 +142,46 @@ func (o *objects) try(what string, f func(*filesystem.ObjectStorage) error) erro
 
 // get reads an object whole and checks that its bytes have the id asked for.
 func (o *objects) get(t plumbing.ObjectType, h plumbing.Hash) (kind plumbing.ObjectType, data []byte, err error) {
-	err = o.try("object "+h.String(), func(s *filesystem.ObjectStorage) error {
-		obj, err := s.EncodedObject(plumbing.AnyObject, h)
-		if err != nil {
-			return err
-		}
-		rd, err := obj.Reader()
-		if err != nil {
-			return err
-		}
-		defer rd.Close()
-		kind = obj.Type()
-		data, err = io.ReadAll(rd)
-		if err == nil && plumbing.ComputeHash(kind, data) != h {
-			return errors.New("corrupt: its content does not match its id; run git fsck")
-		}
-		return err
-	})
+	kind, _, data, err = o.peek(h, math.MaxInt64)
 	if err == nil && t != plumbing.AnyObject && kind != t {
 		return kind, nil, fmt.Errorf("object %s is a %s, not a %s", h, kind, t)
 	}
 	return kind, data, err
 }
 
-// size gives an object's length without reading it.
-func (o *objects) size(h plumbing.Hash) (n int64, err error) {
+// peek gives an object's type and length, and its bytes, checked, if they are no more than limit. A larger one is not read.
+func (o *objects) peek(h plumbing.Hash, limit int64) (kind plumbing.ObjectType, size int64, data []byte, err error) {
 	err = o.try("object "+h.String(), func(s *filesystem.ObjectStorage) error {
-		n, err = s.EncodedObjectSize(h)
-		return err
+		obj, err := s.EncodedObject(plumbing.AnyObject, h)
+		if err != nil {
+			return err
+		}
+		kind, size, data = obj.Type(), obj.Size(), nil
+		if size > limit {
+			return nil
+		}
+		rd, err := obj.Reader()
+		if err != nil {
+			return err
+		}
+		defer rd.Close()
+		const corrupt = "corrupt: its content does not match its id; run git fsck"
+		data = make([]byte, size)
+		if _, err := io.ReadFull(rd, data); err != nil {
+			return fmt.Errorf("%s: %w", corrupt, err)
+		}
+		got := plumbing.ZeroHash
+		if mem, ok := obj.(*plumbing.MemoryObject); ok {
+			got = mem.Hash() // of its content, and remembered
+		} else {
+			got = plumbing.ComputeHash(kind, data)
+		}
+		if got != h {
+			return errors.New(corrupt)
+		}
+		return nil
 	})
-	return n, err
+	return kind, size, data, err
 }
 
 // withPrefix lists the ids that begin with hex digits, sorted.

@@ -395,3 +395,31 @@ func TestLongHistory(t *testing.T) {
 		t.Errorf("%v, %v after %s", got, err, time.Since(start))
 	}
 }
+
+// TestB014 forces a branch to a sibling and back to an older commit: the tip is what the branch says now, and that it is no descendant of
+// what was published is told, not found out by an error. The policy is the publisher's.
+func TestB014(t *testing.T) {
+	dir := initRepo(t)
+	c1 := commit(t, dir, "one")
+	c2 := commit(t, dir, "two")
+	r := open(t, dir)
+	tree := git(t, dir, "rev-parse", "HEAD^{tree}")
+	sibling := git(t, dir, "commit-tree", "-p", c1, "-m", "sibling", tree)
+	for _, tip := range []string{sibling, c1} {
+		git(t, dir, "update-ref", "refs/heads/main", tip)
+		got, err := r.Tip("main")
+		if err != nil || got != tip {
+			t.Fatalf("tip %s, %v; want %s", got, err, tip)
+		}
+		if ok, err := r.Contains(got, c2); err != nil || ok {
+			t.Errorf("%.7s contains what was published: %v, %v", tip, ok, err)
+		}
+	}
+	if ok, err := r.Contains(c2, c1); err != nil || !ok {
+		t.Errorf("back to an older one: %v, %v", ok, err)
+	}
+	git(t, dir, "reflog", "expire", "--expire=now", "--all")
+	git(t, dir, "gc", "-q", "--prune=now")
+	_, err := r.Contains("main", c2)
+	refused(t, err, source.ErrNoRev, "git fetch")
+}

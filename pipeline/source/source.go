@@ -2,7 +2,8 @@
 // work tree or the index. The only importer of go-git; imports none of our packages.
 //
 // References and the search for the repository are read here and not by go-git, because a reader beside a running `git gc` must look in
-// the right order, and must look again. Objects, packs and the index are go-git's.
+// the right order, and must look again. Objects, packs and the index are go-git's. A remote is followed by a Mirror, over connections of our own:
+// where credentials go and how long a silence may last is not left to a library.
 package source
 
 import (
@@ -65,6 +66,7 @@ type Repo struct {
 	common   string // objects, refs, config; differs from gitDir in a linked work tree
 	workTree string // "" if bare
 	objects  *objects
+	past     history
 }
 
 // Open opens the repository that contains dir (also a linked work tree, also bare).

@@ -5,9 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
-	"os"
 	"path"
 	"path/filepath"
 	"strings"
@@ -30,20 +27,19 @@ func (r *Repo) readWorkTree() (*tree, error) {
 	if err != nil {
 		return nil, err
 	}
-	root, err := os.OpenRoot(r.workTree)
+	id := Identity{WorkTree: true}
+	switch head, err := r.ref("HEAD"); {
+	case err == nil:
+		id.Commit = head.String()
+	case !errors.Is(err, errNoRef): // a first commit need not be there yet
+		return nil, err
+	}
+	root, err := readDisk(r.workTree, ignored, tracked)
 	if err != nil {
 		return nil, err
 	}
-	defer root.Close()
-	id := Identity{WorkTree: true}
-	switch head, err := r.resolve("HEAD"); {
-	case err == nil:
-		id.Commit = head.Hash.String()
-	case !errors.Is(err, ErrNoRev): // a first commit need not be there yet
-		return nil, err
-	}
-	w := &diskReader{root: root, b: newBuilder(), tracked: tracked}
-	if err := w.dir(".", ignored, false); err != nil {
+	w := &assembler{b: newBuilder(), tracked: tracked}
+	if err := w.dir(root); err != nil {
 		return nil, err
 	}
 	t, err := w.b.finish(id)
@@ -59,7 +55,7 @@ func digest(t *tree) string {
 	h := sha256.New()
 	for _, p := range t.files {
 		n := t.index[p]
-		fmt.Fprintf(h, "%04o %x %s\n", n.mode.Perm(), sha256.Sum256(n.data), p)
+		fmt.Fprintf(h, "%04o %x %s\n", n.mode.Perm(), n.sum, p)
 	}
 	return hex.EncodeToString(h.Sum(nil))
 }
@@ -103,58 +99,43 @@ func (r *Repo) tracked() (*trackedSet, error) {
 	return t, nil
 }
 
-type diskReader struct {
-	root    *os.Root
+// assembler gives what the disk reader found to the builder, in the order of names: so the first error is the same one each time.
+type assembler struct {
 	b       *builder
 	tracked *trackedSet
 }
 
-// dir reads one directory. Inside an ignored one only tracked files count, and nothing can be un-ignored.
-func (w *diskReader) dir(dir string, ignored ignores, inIgnored bool) error {
-	list, err := fs.ReadDir(w.root.FS(), dir)
-	if err != nil {
-		return err
+// dir enters one directory. Inside an ignored one only tracked files are there.
+func (w *assembler) dir(d *diskDir) error {
+	if d.err != nil {
+		return d.err
 	}
-	if !inIgnored {
-		if ignored, err = w.ignoresOf(dir, ignored); err != nil {
-			return err
-		}
-	}
-	for _, e := range list {
-		p := path.Join(dir, e.Name())
-		if e.Name() == ".git" {
-			if dir == "." {
-				continue
-			}
-			return refuse(dir, "a repository inside the repository, which git takes for a submodule", "remove its .git, or ignore the directory")
-		}
-		if e.IsDir() {
-			skip := inIgnored || ignored.match(p, true)
-			if skip && !w.tracked.dirs[p] {
-				continue
-			}
-			if err := w.subdir(p, ignored, skip); err != nil {
+	for i := range d.entries {
+		e := &d.entries[i]
+		p := path.Join(d.path, e.name)
+		switch {
+		case e.name == ".git":
+			return refuse(d.path, "a repository inside the repository, which git takes for a submodule", "remove its .git, or ignore the directory")
+		case e.sub != nil:
+			if err := w.subdir(p, e.sub); err != nil {
 				return err
 			}
-			continue
-		}
-		if !w.tracked.files[p] && (inIgnored || ignored.match(p, false)) {
-			continue
-		}
-		if err := w.file(p, e); err != nil {
-			return err
+		default:
+			if err := w.file(p, e); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
 // subdir leaves out a directory without files, which git does not know.
-func (w *diskReader) subdir(p string, ignored ignores, inIgnored bool) error {
+func (w *assembler) subdir(p string, d *diskDir) error {
 	if err := w.b.addDir(p); err != nil {
 		return err
 	}
 	before := w.b.entries
-	if err := w.dir(p, ignored, inIgnored); err != nil {
+	if err := w.dir(d); err != nil {
 		return err
 	}
 	if w.b.entries == before {
@@ -163,62 +144,20 @@ func (w *diskReader) subdir(p string, ignored ignores, inIgnored bool) error {
 	return nil
 }
 
-func (w *diskReader) file(p string, e fs.DirEntry) error {
+func (w *assembler) file(p string, e *diskEntry) error {
 	switch {
-	case e.Type() == fs.ModeSymlink:
-		target, err := w.root.Readlink(p)
-		if err != nil {
-			return err
-		}
-		return w.b.addLink(p, target)
-	case !e.Type().IsRegular():
-		return nil // sockets, pipes and devices: git passes them over
+	case e.err != nil:
+		return e.err
+	case e.link:
+		return w.b.addLink(p, string(e.data))
+	case w.tracked.texts[p] && e.size <= maxTarget:
+		return w.b.addLink(p, string(e.data))
 	}
-	fi, err := w.root.Lstat(p)
-	if err != nil {
+	if err := w.b.reserve(p, e.size); err != nil {
 		return err
 	}
-	if w.tracked.texts[p] && fi.Size() <= maxTarget {
-		target, err := w.root.ReadFile(p)
-		if err != nil {
-			return err
-		}
-		return w.b.addLink(p, string(target))
+	if e.data == nil {
+		return fmt.Errorf("%s: not read", shown(p)) // the builder refused it, or the sum of all
 	}
-	if err := w.b.reserve(p, fi.Size()); err != nil {
-		return err
-	}
-	f, err := w.root.Open(p)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, fi.Size()+1))
-	if err != nil {
-		return fmt.Errorf("%s: %w", shown(p), err)
-	}
-	if int64(len(data)) != fi.Size() {
-		return fmt.Errorf("%s: changed while it was read; try again", shown(p))
-	}
-	return w.b.put(p, fi.Mode()&0o100 != 0, &node{size: int64(len(data)), data: data})
-}
-
-// ignoresOf adds the directory's own .gitignore. Like git, it does not follow a link of that name.
-func (w *diskReader) ignoresOf(dir string, above ignores) (ignores, error) {
-	p := path.Join(dir, ".gitignore")
-	fi, err := w.root.Lstat(p)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && !fi.Mode().IsRegular() {
-		return above, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	if fi.Size() > 1<<20 {
-		return nil, tooLarge(p, fi.Size())
-	}
-	data, err := w.root.ReadFile(p)
-	if err != nil {
-		return nil, err
-	}
-	return above.with(dir, data), nil
+	return w.b.put(p, e.exec, &node{size: e.size, data: e.data, sum: e.sum})
 }

@@ -1,0 +1,286 @@
+package source
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// diskDir is a directory of a work tree as it was read: what git does not ignore, sorted by name.
+type diskDir struct {
+	path      string // "." is the root
+	ignored   ignores
+	inIgnored bool // only tracked files count, and nothing can be un-ignored
+	entries   []diskEntry
+	err       error
+}
+
+type diskEntry struct {
+	name string
+	sub  *diskDir
+	link bool
+	exec bool
+	size int64
+	data []byte // the content, or a link's target; nil if it is too large
+	sum  [sha256.Size]byte
+	err  error
+}
+
+// diskReader reads a work tree by several goroutines, a directory at a time. Every name is opened in its own directory and never followed, so that
+// no link and no renaming leads out.
+type diskReader struct {
+	root    string
+	tracked *trackedSet
+
+	mu      sync.Mutex
+	more    sync.Cond
+	todo    []*diskDir
+	busy    int
+	idle    atomic.Int32
+	entries atomic.Int64
+	bytes   atomic.Int64
+}
+
+func readDisk(root string, ignored ignores, tracked *trackedSet) (*diskDir, error) {
+	w := &diskReader{root: root, tracked: tracked}
+	w.more.L = &w.mu
+	top := &diskDir{path: ".", ignored: ignored}
+	w.todo = []*diskDir{top}
+	var wg sync.WaitGroup
+	for range min(max(2, runtime.GOMAXPROCS(0)), 8) {
+		wg.Go(w.work)
+	}
+	wg.Wait()
+	return top, top.err
+}
+
+// work takes directories, the newest first, until none is left and nobody can find another.
+func (w *diskReader) work() {
+	buf := make([]byte, 64<<10)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for {
+		for len(w.todo) == 0 {
+			if w.busy == 0 {
+				w.more.Broadcast()
+				return
+			}
+			w.idle.Add(1)
+			w.more.Wait()
+			w.idle.Add(-1)
+		}
+		d := w.todo[len(w.todo)-1]
+		w.todo = w.todo[:len(w.todo)-1]
+		w.busy++
+		w.mu.Unlock()
+		f, err := w.open(d.path)
+		if d.err = err; err == nil {
+			d.err = w.dir(d, f, buf, 0)
+		}
+		w.mu.Lock()
+		w.busy--
+		if w.busy == 0 {
+			w.more.Broadcast()
+		}
+	}
+}
+
+// below reads a subdirectory, or leaves it to a goroutine that has nothing to do.
+func (w *diskReader) below(d *diskDir, dir int, name string, buf []byte, held int) {
+	const maxHeld = 16 // directories held open by one goroutine
+	if w.idle.Load() > 0 || held == maxHeld {
+		w.mu.Lock()
+		w.todo = append(w.todo, d)
+		w.mu.Unlock()
+		w.more.Signal()
+		return
+	}
+	fd, err := openDirAt(dir, name)
+	if d.err = err; err == nil {
+		d.err = w.dir(d, os.NewFile(uintptr(fd), name), buf, held+1)
+	} else {
+		d.err = fmt.Errorf("%s: %w", shown(d.path), err)
+	}
+}
+
+func openDirAt(dir int, name string) (int, error) {
+	return again(func() (int, error) {
+		return unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	})
+}
+
+func (w *diskReader) dir(d *diskDir, f *os.File, buf []byte, held int) error {
+	defer f.Close()
+	list, err := f.ReadDir(-1)
+	if err != nil {
+		return fmt.Errorf("%s: %w", shown(d.path), err)
+	}
+	if w.entries.Add(int64(len(list))) > 2*MaxEntries+int64(len(w.tracked.files)) {
+		return refuse(d.path, fmt.Sprintf("more than %d files and directories", MaxEntries), "split the repository, or ignore what does not belong to it")
+	}
+	slices.SortFunc(list, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	fd := int(f.Fd())
+	ignored := d.ignored
+	if !d.inIgnored {
+		if ignored, err = w.ignoresOf(d, fd, list, buf); err != nil {
+			return err
+		}
+	}
+	d.entries = make([]diskEntry, 0, len(list))
+	for _, e := range list {
+		name := e.Name()
+		p := name
+		if d.path != "." {
+			p = d.path + "/" + name
+		}
+		switch {
+		case name == ".git":
+			if d.path != "." {
+				d.entries = append(d.entries, diskEntry{name: name})
+			}
+		case e.IsDir():
+			skip := d.inIgnored || ignored.match(p, true)
+			if skip && !w.tracked.dirs[p] {
+				continue
+			}
+			if strings.Count(p, "/") > maxDepth {
+				continue // the builder refuses the directory above
+			}
+			sub := &diskDir{path: p, ignored: ignored, inIgnored: skip}
+			d.entries = append(d.entries, diskEntry{name: name, sub: sub})
+			w.below(sub, fd, name, buf, held)
+		case !w.tracked.files[p] && (d.inIgnored || ignored.match(p, false)):
+		case e.Type() == fs.ModeSymlink:
+			entry := diskEntry{name: name, link: true}
+			entry.data, entry.err = readLink(fd, p, name)
+			d.entries = append(d.entries, entry)
+		case e.Type().IsRegular():
+			d.entries = append(d.entries, w.file(fd, p, name, buf))
+		} // sockets, pipes and devices: git passes them over
+	}
+	return nil
+}
+
+// open goes down from the root name by name.
+func (w *diskReader) open(p string) (*os.File, error) {
+	fd, err := again(func() (int, error) { return unix.Open(w.root, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0) })
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: w.root, Err: err}
+	}
+	if p != "." {
+		for name := range strings.SplitSeq(p, "/") {
+			next, err := openDirAt(fd, name)
+			_ = unix.Close(fd)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", shown(p), err)
+			}
+			fd = next
+		}
+	}
+	return os.NewFile(uintptr(fd), p), nil
+}
+
+func again(f func() (int, error)) (int, error) {
+	for {
+		n, err := f()
+		if err != unix.EINTR {
+			return n, err
+		}
+	}
+}
+
+func readLink(dir int, p, name string) ([]byte, error) {
+	buf := make([]byte, maxTarget+1)
+	n, err := again(func() (int, error) { return unix.Readlinkat(dir, name, buf) })
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", shown(p), err)
+	}
+	if n > maxTarget {
+		return nil, refuse(p, "a symlink with an overlong target", "run git fsck")
+	}
+	return buf[:n:n], nil
+}
+
+// file reads one file, unless it is too large by itself or with all others: the builder says so, in order.
+func (w *diskReader) file(dir int, p, name string, buf []byte) diskEntry {
+	e := diskEntry{name: name}
+	e.err = w.read(&e, dir, name, buf)
+	if e.err != nil {
+		e.err = fmt.Errorf("%s: %w", shown(p), e.err)
+	}
+	return e
+}
+
+var errChanged = errors.New("changed while it was read; try again")
+
+func (w *diskReader) read(e *diskEntry, dir int, name string, buf []byte) error {
+	fd, err := again(func() (int, error) {
+		return unix.Openat(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	})
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if _, err := again(func() (int, error) { return 0, unix.Fstat(fd, &st) }); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return errChanged
+	}
+	e.size, e.exec = st.Size, st.Mode&0o100 != 0
+	if e.size > MaxFile || w.bytes.Add(e.size) > MaxTree {
+		return nil
+	}
+	if int64(len(buf)) <= e.size {
+		buf = make([]byte, e.size+1)
+	}
+	n := 0
+	for n <= int(e.size) { // one byte more than there should be
+		got, err := again(func() (int, error) { return unix.Read(fd, buf[n:e.size+1]) })
+		if err != nil {
+			return err
+		}
+		if got == 0 {
+			break
+		}
+		if n += got; n == int(e.size) {
+			break // less than asked for is the end of a regular file
+		}
+	}
+	if n != int(e.size) {
+		return errChanged
+	}
+	e.data = append(make([]byte, 0, n), buf[:n]...)
+	e.sum = sha256.Sum256(e.data)
+	return nil
+}
+
+// ignoresOf adds the directory's own .gitignore. Like git, it does not follow a link of that name.
+func (w *diskReader) ignoresOf(d *diskDir, dir int, list []fs.DirEntry, buf []byte) (ignores, error) {
+	const name = ".gitignore"
+	i, there := slices.BinarySearchFunc(list, name, func(e fs.DirEntry, name string) int { return strings.Compare(e.Name(), name) })
+	if !there || !list[i].Type().IsRegular() {
+		return d.ignored, nil
+	}
+	var e diskEntry
+	p := path.Join(d.path, name)
+	if err := w.read(&e, dir, name, buf); err != nil {
+		return nil, fmt.Errorf("%s: %w", shown(p), err)
+	}
+	w.bytes.Add(-e.size) // it counts as a file
+	if e.size > 1<<20 || e.data == nil {
+		return nil, tooLarge(p, e.size)
+	}
+	return d.ignored.with(d.path, e.data), nil
+}
