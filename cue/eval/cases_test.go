@@ -226,8 +226,12 @@ func digest(res *Result) string {
 
 func TestB038Parallel(t *testing.T) {
 	req := manyServices(16)
-	quiet := func(string, bool) {}
-	want := digest(evaluate(req, 1, quiet))
+	run := func(workers int) *Result {
+		to := newAnswers()
+		evaluate(req, nil, workers, to)
+		return to.result(req)
+	}
+	want := digest(run(1))
 	if !strings.HasPrefix(want, fmt.Sprintf("%d units", 16)) {
 		t.Fatal(want)
 	}
@@ -236,7 +240,7 @@ func TestB038Parallel(t *testing.T) {
 		rounds = 5 // the detector is what finds something then
 	}
 	for i := range rounds {
-		if got := digest(evaluate(req, 8, quiet)); got != want {
+		if got := digest(run(8)); got != want {
 			t.Fatalf("run %d with 8 workers: %s, want %s", i, got, want)
 		}
 	}

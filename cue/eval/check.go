@@ -23,11 +23,18 @@ type checker struct {
 	prefix  []string                      // where the schema's root is, for display
 	schema  cue.Value                     // the constraints alone
 	unify   func(n *layer.Node) cue.Value // the data under the schema
+	quick   func(n *layer.Node) cue.Value // the same for less, where what it says of good data is as good; may be nil
 	secret  func(path []string, s cue.Value) bool
+	locate  func(path []string) []Pos // where the syntax has a path, for errors that CUE gives no place; may be nil
 }
 
 // check returns the value of n under the schema, and what is wrong with it.
 func (c *checker) check(n *layer.Node) (cue.Value, []Problem) {
+	if c.quick != nil {
+		if v := c.quick(n); v.Validate(cue.Concrete(true), cue.Final()) == nil {
+			return v, nil
+		}
+	}
 	v := c.unify(n)
 	err := v.Validate(cue.Concrete(true), cue.Final())
 	if err == nil {
@@ -93,6 +100,19 @@ func (c *checker) partial(n *layer.Node) ([]Problem, remains) {
 		}
 	}
 	return problems, rest
+}
+
+// alone runs the passes of partial, unless CUE finds nothing to say: then there is nothing unknown either.
+func (c *checker) alone(n *layer.Node) []Problem {
+	unify := c.unify
+	if c.quick != nil {
+		unify = c.quick
+	}
+	if unify(n).Validate() == nil {
+		return nil
+	}
+	problems, _ := c.partial(n)
+	return problems
 }
 
 // unknown finds the fields of n that the schema does not allow, and cuts them out.
@@ -264,8 +284,11 @@ func (c *checker) problem(g group, n *layer.Node, s cue.Value) Problem {
 func (c *checker) raw(v cue.Value, err error) []Problem {
 	var out []Problem
 	for _, g := range c.groups(v, err) {
-		e := g.errs[0]
-		out = append(out, Problem{Severity: SeverityError, Service: c.service, Path: c.text(g.path), Message: c.own(g, c.at(g.path)), SetAt: inputs(e)})
+		p := Problem{Severity: SeverityError, Service: c.service, Path: c.text(g.path), Message: c.own(g, c.at(g.path)), SetAt: inputs(g.errs[0])}
+		if len(p.SetAt) == 0 && c.locate != nil {
+			p.SetAt = c.locate(slices.Concat(c.prefix, g.path))
+		}
+		out = append(out, p)
 	}
 	return out
 }

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/muster-config/muster/cue/eval/layer"
-	"github.com/muster-config/muster/distributor/manifest"
 )
 
 // service is one directory under services/ as its files say, before CUE.
@@ -28,7 +27,8 @@ type layerFile struct {
 }
 
 // discover finds and reads the layers of a service.
-func (t *tree) discover(name string, policy *manifest.Policy) (*service, []Problem) {
+func (e *evaluation) discover(name string) (*service, []Problem) {
+	t := e.tree
 	s := &service{name: name, dir: "services/" + name, overlays: map[string]map[string]*layerFile{}}
 	s.cue = t.cueFiles(s.dir)
 	var problems []Problem
@@ -55,18 +55,18 @@ func (t *tree) discover(name string, policy *manifest.Policy) (*service, []Probl
 				s.base = read(&layerFile{path: file})
 			}
 		case path.Dir(file) == s.dir && stem == "base" && ext != ".cue":
-			fail(SeverityError, file, "not read: base is base.yaml or base.json")
+			fail(SeverityError, file, "not read: base is base.yaml, base.json, base.toml or base.env")
 		case !strings.HasPrefix(file, overlays+"/"):
 		case base == ".gitkeep" || ext == ".md":
 		case ext == ".cue":
 			fail(SeverityError, file, "not read: an overlay in CUE is `overlay: <label>: <value>: {…}` in the package of %s", s.dir)
 		case !layer.IsLayer(base):
-			fail(SeverityError, file, "not read: an overlay is a .yaml or .json file")
+			fail(SeverityError, file, "not read: an overlay is a .yaml, .json, .toml or .env file")
 		case path.Dir(path.Dir(file)) != overlays:
-			fail(SeverityError, file, "not read: an overlay is overlays/<label>/<value>.yaml")
+			fail(SeverityError, file, "not read: an overlay is overlays/<label>/<value>.yaml (or .json, .toml, .env)")
 		default:
 			label := path.Base(path.Dir(file))
-			problem, severity := s.misplaced(label, stem, policy)
+			problem, severity := e.misplaced(name, label, stem)
 			if problem != "" {
 				fail(severity, file, "%s", problem)
 				if severity == SeverityError {
@@ -84,22 +84,23 @@ func (t *tree) discover(name string, policy *manifest.Policy) (*service, []Probl
 		}
 	}
 	if s.base == nil && len(s.cue) == 0 {
-		fail(SeverityError, s.dir, "nothing to render: a service has a base.yaml, or a CUE package")
+		fail(SeverityError, s.dir, "nothing to render: a service has a base (base.yaml, .json, .toml or .env) or a CUE package")
 	}
 	return s, problems
 }
 
 // misplaced says what is wrong with where an overlay is: a label outside the precedence is an error, a value that no cohort has a warning.
-func (s *service) misplaced(label, value string, policy *manifest.Policy) (string, Severity) {
-	if label == "host" && slices.Contains(policy.Precedence, label) {
-		return "host overlays are not rendered by this version yet", SeverityError
-	}
+func (e *evaluation) misplaced(service, label, value string) (string, Severity) {
+	policy := e.policy
 	if !slices.Contains(policy.Precedence, label) {
 		msg := fmt.Sprintf("an overlay for the label %q, which is not in the fleet's precedence", label)
 		if near := nearest(label, policy.Precedence); near != "" {
 			msg += fmt.Sprintf(" (did you mean %q?)", near)
 		}
 		return msg, SeverityError
+	}
+	if label == "host" {
+		return e.misplacedHost(service, value)
 	}
 	var have []string
 	for name, c := range policy.Cohorts {

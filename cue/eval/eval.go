@@ -28,6 +28,7 @@ var (
 	basePath    = cue.ParsePath("base")
 	overlayPath = cue.ParsePath("overlay")
 	cohortPath  = cue.ParsePath("cohort")
+	hostPath    = cue.ParsePath("host")
 	releasePath = cue.ParsePath("release")
 	filesPath   = cue.ParsePath("files")
 	confirmPath = cue.ParsePath("confirm")
@@ -35,38 +36,47 @@ var (
 
 // Evaluate is what the child runs, in this process and without limits.
 func Evaluate(req *Request) *Result {
-	return evaluate(req, min(maxWorkers, runtime.GOMAXPROCS(0)), func(string, bool) {})
+	to := newAnswers()
+	evaluate(req, nil, workers(), to)
+	return to.result(req)
 }
 
-// evaluate tells progress what it begins and ends with: "the fleet", or a service.
-func evaluate(req *Request, workers int, progress func(what string, begins bool)) *Result {
+func workers() int { return min(maxWorkers, runtime.GOMAXPROCS(0)) }
+
+// evaluate hands to what the fleet and each selected service come to. The fleet is not evaluated if it is known.
+func evaluate(req *Request, known *manifest.Policy, workers int, to sink) {
 	for _, f := range req.Files {
 		if !fs.ValidPath(f.Path) || f.Path == "." {
-			return &Result{Problems: []Problem{{Severity: SeverityError, Message: fmt.Sprintf("no path from the root of a tree: %q", f.Path)}}}
+			to.fleet(&fleetAnswer{Problems: []Problem{{Severity: SeverityError, Message: fmt.Sprintf("no path from the root of a tree: %q", f.Path)}}})
+			return
 		}
 	}
 	t := newTree(req.Files)
-	progress("the fleet", true)
-	policy, problems := guarded("", t.fleet)
-	progress("the fleet", false)
-	res := &Result{Problems: fold(problems)}
-	if res.Failed() {
-		return res
+	policy := known
+	if policy == nil {
+		f := evaluateFleet(t, to)
+		if f.failed() {
+			return
+		}
+		policy = &f.Policy
 	}
-	res.Policy = policy
-	e := &evaluation{req: req, tree: t, policy: &policy, progress: progress}
-	names := e.selected(&problems)
+	e := &evaluation{req: req, tree: t, policy: policy, to: to}
+	e.all(workers)
+}
 
-	units := make([][]Unit, len(names))
-	found := make([][]Problem, len(names))
+// all evaluates what the request selects.
+func (e *evaluation) all(workers int) {
+	if slices.Contains(e.policy.Precedence, "host") {
+		e.hosts = e.tree.roster(e.policy)
+	}
+	names, _ := selected(e.req, e.policy)
 	todo := make(chan int)
 	var wg sync.WaitGroup
 	size := max(1, min(batchSize, (len(names)+workers-1)/workers)) // a small repo keeps all workers busy too
 	for range workers {
 		wg.Go(func() {
 			for from := range todo {
-				to := min(from+size, len(names))
-				e.batch(names[from:to], units[from:to], found[from:to])
+				e.batch(names[from:min(from+size, len(names))])
 			}
 		})
 	}
@@ -75,41 +85,26 @@ func evaluate(req *Request, workers int, progress func(what string, begins bool)
 	}
 	close(todo)
 	wg.Wait()
+}
 
-	res.Units = slices.Concat(units...)
-	res.Problems = fold(slices.Concat(append(found, problems)...))
-	return res
+func evaluateFleet(t *tree, to sink) *fleetAnswer {
+	to.begins(theFleet)
+	f := &fleetAnswer{}
+	f.Policy, f.Problems = guarded("", t.fleet)
+	f.Problems = fold(f.Problems)
+	to.fleet(f)
+	to.ends(theFleet)
+	return f
 }
 
 // evaluation is one request under way; it is only read while batches run.
 type evaluation struct {
-	req      *Request
-	tree     *tree
-	policy   *manifest.Policy
-	progress func(string, bool)
-}
-
-// selected are the services to evaluate; what the request names and the tree lacks is a problem.
-func (e *evaluation) selected(problems *[]Problem) []string {
-	all := e.tree.services()
-	for _, name := range e.req.Cohorts {
-		if _, ok := e.policy.Cohorts[name]; !ok {
-			*problems = append(*problems, Problem{Severity: SeverityError, Message: fmt.Sprintf("no cohort %q", name)})
-		}
-	}
-	if len(e.req.Services) == 0 {
-		return all
-	}
-	var out []string
-	for _, name := range e.req.Services {
-		if !slices.Contains(all, name) {
-			*problems = append(*problems, Problem{Severity: SeverityError, Message: fmt.Sprintf("no service %q", name)})
-			continue
-		}
-		out = append(out, name)
-	}
-	slices.Sort(out)
-	return slices.Compact(out)
+	req    *Request
+	tree   *tree
+	policy *manifest.Policy
+	hosts  roster // nil unless the precedence has host
+	to     sink
+	long   bool // tests compare with the long way, see quick.go
 }
 
 // cohorts are those that carry the service and are asked for, and whether any carries it at all.
@@ -127,38 +122,41 @@ func (e *evaluation) cohorts(service string) (names []string, carried bool) {
 }
 
 // batch evaluates some services in one fresh context.
-func (e *evaluation) batch(names []string, units [][]Unit, problems [][]Problem) {
+func (e *evaluation) batch(names []string) {
 	ctx := cuecontext.New()
 	services := make([]*service, len(names))
+	problems := make([][]Problem, len(names))
 	var dirs []string
 	for i, name := range names {
-		e.progress(name, true)
-		services[i], problems[i] = e.tree.discover(name, e.policy)
-		e.progress(name, false)
+		e.to.begins(name)
+		services[i], problems[i] = e.discover(name)
+		e.to.ends(name)
 		if len(services[i].cue) > 0 {
 			dirs = append(dirs, services[i].dir)
 		}
 	}
 	packages := map[string]*build.Instance{}
 	if len(dirs) > 0 {
-		for _, name := range names { // they are parsed together
-			e.progress(name, true)
-		}
+		e.to.begins(names...) // they are parsed together
 		packages = e.tree.load(dirs...)
-		for _, name := range names {
-			e.progress(name, false)
-		}
+		e.to.ends(names...)
 	}
 	shipped := ctx.CompileString(schema.Service, cue.Filename(builtin+"service.cue"))
 	for i, s := range services {
-		e.progress(s.name, true)
+		e.to.begins(s.name)
 		run := &serviceRun{evaluation: e, ctx: ctx, service: s, inst: packages[s.dir], shipped: shipped, hide: newSecrets()}
-		us, ps := guarded(s.name, func() ([]Unit, []Problem) { return run.all(problems[i]) })
-		run.hide.scrub(ps)
-		units[i], problems[i] = us, ps
-		e.progress(s.name, false)
+		a := &answer{Service: s.name}
+		a.Units, a.Problems = guarded(s.name, func() ([]Unit, []Problem) { return run.all(problems[i]) })
+		run.hide.scrub(a.Problems)
+		envStrings(a.Problems)
+		a.Schema = run.jsonSchema()
+		a.Problems = fold(a.Problems)
+		e.to.service(a)
+		e.to.ends(s.name)
 	}
 }
+
+const crashMessage = "the evaluator crashed"
 
 // guarded turns a panic of the evaluator into a problem of the service: the others go on. The panic's own text may hold values.
 func guarded[T any](service string, f func() (T, []Problem)) (out T, problems []Problem) {
@@ -166,7 +164,7 @@ func guarded[T any](service string, f func() (T, []Problem)) (out T, problems []
 		if p := recover(); p != nil {
 			var zero T
 			out = zero
-			problems = []Problem{{Severity: SeverityError, Service: service, Message: "the evaluator crashed on this in " + crashSite() + ": this is a bug of muster or of CUE"}}
+			problems = []Problem{{Severity: SeverityError, Service: service, Message: crashMessage + " on this in " + crashSite() + ": this is a bug of muster or of CUE"}}
 		}
 	}()
 	return f()

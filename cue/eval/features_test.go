@@ -296,17 +296,20 @@ func TestFormat(t *testing.T) {
 	got := Format([]Problem{
 		{Severity: SeverityError, Service: "checkout", Cohorts: []string{"prod-eu", "prod-us", "staging"}, Path: "log_level", Message: `"verbose" is not one of "info", "debug", "warn", "error"`,
 			SetAt: []Pos{{"services/checkout/overlays/env/prod.yaml", 3, 12}}, SchemaAt: []Pos{{"services/checkout/schema.cue", 6, 2}}},
-		{Severity: SeverityWarning, Service: "checkout", Path: "limits.cpus", Message: "unknown field", SetAt: []Pos{{"a.yaml", 7, 0}, {"b.yaml", 0, 0}}},
+		{Severity: SeverityWarning, Service: "checkout", Path: "limits.cpus", Message: "unknown\x1b[1m field", SetAt: []Pos{{"a.yaml", 7, 0}, {"b.yaml", 0, 0}}},
 		{Severity: SeverityError, Service: "pay", Cohorts: []string{"x"}, Message: "no place"},
+		{Severity: SeverityNotice, Service: "pay", Cohorts: []string{"a", "b", "c", "d", "e", "f"}, Message: "many"},
+		{Severity: SeverityError, Service: "pay", Cohorts: []string{"x"}, Message: strings.Repeat("long", 30)},
 	})
-	const want = `log_level: "verbose" is not one of "info", "debug", "warn", "error"              (3 cohorts: prod-eu, prod-us, staging)
+	want := `log_level: "verbose" is not one of "info", "debug", "warn", "error"  (3 cohorts: prod-eu, prod-us, staging)
     set at    services/checkout/overlays/env/prod.yaml:3:12
     schema at services/checkout/schema.cue:6:2
-warning: limits.cpus: unknown field
+warning: limits.cpus: unknown?[1m field
     set at    a.yaml:7
     set at    b.yaml
-pay: no place                                                                    (cohort x)
-`
+pay: no place                                                        (cohort x)
+notice: pay: many                                                    (6 cohorts: a, b, c, d, e and 1 more)
+pay: ` + strings.Repeat("long", 30) + "  (cohort x)\n"
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}

@@ -100,7 +100,7 @@ func (t *tree) fleet() (manifest.Policy, []Problem) {
 	if err := decode(full, &doc); err != nil {
 		return manifest.Policy{}, []Problem{{Severity: SeverityError, Message: "the fleet: " + err.Error(), SetAt: []Pos{{File: fleetDir}}}}
 	}
-	r := &fleetRules{doc: doc, node: n, services: t.services()}
+	r := &fleetRules{doc: doc, node: n, tree: t, services: t.services()}
 	policy := r.policy()
 	return policy, r.problems
 }
@@ -124,6 +124,7 @@ func decode(v cue.Value, into any) error {
 type fleetRules struct {
 	doc      fleetDoc
 	node     *layer.Node // for positions
+	tree     *tree
 	services []string
 	problems []Problem
 }
@@ -134,19 +135,22 @@ func (r *fleetRules) fail(severity Severity, msg string, at ...[]string) {
 		if i == 0 {
 			p.Path = layer.PathText(path)
 		}
-		// The nearest place that was written: a default has none.
-		for l := len(path); l > 0; l-- {
-			if n := r.node.At(path[:l]); n != nil {
-				pos := n.Pos
-				if n.Kind == layer.Struct && n.KeyPos.IsValid() {
-					pos = n.KeyPos
-				}
-				p.SetAt = append(p.SetAt, positions(pos)...)
-				break
-			}
-		}
+		p.SetAt = append(p.SetAt, r.pos(path)...)
 	}
 	r.problems = append(r.problems, p)
+}
+
+// pos is the place of a path, or the nearest above it that was written: a default has none.
+func (r *fleetRules) pos(path []string) []Pos {
+	for l := len(path); l > 0; l-- {
+		if n := r.node.At(path[:l]); n != nil {
+			if n.Kind == layer.Struct && n.KeyPos.IsValid() {
+				return positions(n.KeyPos)
+			}
+			return positions(n.Pos)
+		}
+	}
+	return nil
 }
 
 func (r *fleetRules) errorf(at []string, format string, args ...any) {
@@ -161,6 +165,8 @@ func at(parts ...any) []string {
 	}
 	return out
 }
+
+func pathText(parts ...any) string { return layer.PathText(at(parts...)) }
 
 // names checks the keys of a map that name things.
 func names[T any](r *fleetRules, m map[string]T, what string, where ...string) {
@@ -186,6 +192,14 @@ func (r *fleetRules) policy() manifest.Policy {
 			})
 		}
 	}
+	for _, e := range r.tree.dirs["services"] {
+		if name := e.Name(); !e.IsDir() && name != ".gitkeep" && !slices.Contains([]string{".md", ".cue"}, path.Ext(name)) {
+			r.problems = append(r.problems, Problem{
+				Severity: SeverityWarning, SetAt: []Pos{{File: "services/" + name}},
+				Message: "not read: a service is a directory below services, with a base or a CUE package",
+			})
+		}
+	}
 	if len(d.Cohorts) == 0 {
 		r.errorf(at("cohorts"), "no cohort: nothing would be configured")
 	}
@@ -203,7 +217,7 @@ func (r *fleetRules) policy() manifest.Policy {
 	for _, name := range sorted(d.Cohorts) {
 		p.Cohorts[name] = r.cohort(name, d.Cohorts[name], p.Rollouts)
 	}
-	r.twice(p)
+	r.twice(p, r.inventory(&p))
 	return p
 }
 
@@ -332,32 +346,6 @@ func (r *fleetRules) expand(glob string, where []string) []string {
 		r.errorf(where, "%s", msg)
 	}
 	return out
-}
-
-// twice finds hosts of two cohorts that carry one service.
-func (r *fleetRules) twice(p manifest.Policy) {
-	type place struct {
-		cohort string
-		index  int
-	}
-	first := map[string][]place{}
-	for _, name := range sorted(p.Cohorts) {
-		for i, h := range p.Cohorts[name].Hosts.List {
-			for _, other := range first[h] {
-				if other.cohort == name {
-					continue
-				}
-				for _, s := range p.Cohorts[name].Services {
-					if slices.Contains(p.Cohorts[other.cohort].Services, s) {
-						r.fail(SeverityError, fmt.Sprintf("host %q is also in cohort %q, and both carry %q", h, other.cohort, s),
-							at("cohorts", name, "hosts", "list", i), at("cohorts", other.cohort, "hosts", "list", other.index))
-						break
-					}
-				}
-			}
-			first[h] = append(first[h], place{name, i})
-		}
-	}
 }
 
 func orEmpty(s []string) []string {

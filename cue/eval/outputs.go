@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -34,15 +35,9 @@ func (r *serviceRun) single(v encode.Value, n *layer.Node) ([]File, []Problem) {
 
 // encode writes a value; prefix is its path in `files`, nil for the values themselves.
 func (r *serviceRun) encode(format string, v encode.Value, prefix []string, n *layer.Node) ([]byte, *Problem) {
-	if !r.req.FilesToo && format == "text" {
-		return nil, nil
-	}
 	data, err := encode.Encode(format, v)
 	if err == nil {
-		if !r.req.FilesToo {
-			return nil, nil
-		}
-		return data, nil
+		return r.kept(data), nil
 	}
 	p := &Problem{Severity: SeverityError, Service: r.name, Path: layer.PathText(prefix), Message: err.Error()}
 	var e *encode.Error
@@ -53,6 +48,15 @@ func (r *serviceRun) encode(format string, v encode.Value, prefix []string, n *l
 		}
 	}
 	return nil, p
+}
+
+// kept are the bytes of a file that was written, if they are asked for or compared with those of another epoch; what is wrong with them is
+// found all the same.
+func (r *serviceRun) kept(data []byte) []byte {
+	if r.req.FilesToo || r.epoch {
+		return data
+	}
+	return nil
 }
 
 // outputs renders `files` of the filled package, and reads `confirm`.
@@ -112,21 +116,20 @@ func (r *serviceRun) confirm(v cue.Value) (manifest.Grade, []Problem) {
 	return manifest.Grade(grade), nil
 }
 
-// file renders one entry of `files`.
-func (r *serviceRun) file(name string, v cue.Value) (File, []Problem) {
-	where := []string{"files", name}
-	fail := func(at cue.Value, path []string, format string, args ...any) (File, []Problem) {
-		return File{}, []Problem{{Severity: SeverityError, Service: r.name, Path: layer.PathText(path), Message: fmt.Sprintf(format, args...), SetAt: positions(at.Pos())}}
-	}
-	if msg := badName(name); msg != "" {
-		return fail(v, where, "%s", msg)
-	}
-	// The entry without its data, against the shipped schema.
+// fileEntry is what an entry of `files` says beside its data.
+type fileEntry struct {
+	format, mode, from string
+	hasFrom            bool
+	fromAt             cue.Value
+}
+
+// entry checks an entry of `files` without its data against the shipped schema.
+func (r *serviceRun) entry(where []string, v cue.Value) (fileEntry, []Problem) {
 	it, err := v.Fields()
 	if err != nil {
 		c := r.checker(v, nil)
 		c.prefix = where
-		return File{}, c.raw(v, v.Validate(cue.Concrete(true)))
+		return fileEntry{}, c.raw(v, v.Validate(cue.Concrete(true)))
 	}
 	entry := &layer.Node{Kind: layer.Struct, Fields: map[string]*layer.Node{}, Pos: v.Pos(), KeyPos: v.Pos()}
 	for it.Next() {
@@ -140,45 +143,132 @@ func (r *serviceRun) file(name string, v cue.Value) (File, []Problem) {
 			for _, e := range errs {
 				e.Path = slices.Concat(where, e.Path)
 			}
-			return File{}, fromLayer(r.name, errs)
+			return fileEntry{}, fromLayer(r.name, errs)
 		}
 		if n.Fields[k] != nil {
 			n.Fields[k].KeyPos = it.Value().Pos()
 			entry.Fields[k] = n.Fields[k]
 		}
 	}
-	def := r.shipped.LookupPath(cue.ParsePath("#File"))
+	def := r.shipped.LookupPath(fileDefPath)
 	c := r.checker(def, func(n *layer.Node) cue.Value { return def.Unify(r.ctx.BuildExpr(n.AST())) })
 	c.prefix = where
 	full, ps := c.check(entry)
 	if len(ps) > 0 {
-		return File{}, ps
+		return fileEntry{}, ps
 	}
-	format, _ := full.LookupPath(cue.ParsePath("format")).String()
-	mode, _ := full.LookupPath(cue.ParsePath("mode")).String()
-	bits, err := strconv.ParseUint(mode, 8, 32)
+	var out fileEntry
+	out.format, _ = full.LookupPath(formatPath).String()
+	out.mode, _ = full.LookupPath(modePath).String()
+	if out.hasFrom = entry.Fields["from"] != nil; out.hasFrom {
+		out.fromAt = full.LookupPath(fromPath)
+		out.from, _ = out.fromAt.String()
+	}
+	return out, nil
+}
+
+var (
+	dataPath    = cue.ParsePath("data")
+	formatPath  = cue.ParsePath("format")
+	modePath    = cue.ParsePath("mode")
+	fromPath    = cue.ParsePath("from")
+	fileDefPath = cue.ParsePath("#File")
+	plainMode   = regexp.MustCompile(`^0[0-7]{3}$`)
+)
+
+// plainEntry reads an entry that is written as nearly all are, strings under the known names, for much less than to unify it with the shipped schema;
+// any other is for entry.
+func plainEntry(v cue.Value) (fileEntry, bool) {
+	out := fileEntry{mode: "0644"}
+	it, err := v.Fields()
+	if err != nil {
+		return out, false
+	}
+	for it.Next() {
+		var err error
+		switch it.Selector().Unquoted() {
+		case "data":
+		case "format":
+			out.format, err = it.Value().String()
+		case "mode":
+			if out.mode, err = it.Value().String(); !plainMode.MatchString(out.mode) {
+				return out, false
+			}
+		case "from":
+			out.hasFrom, out.fromAt = true, it.Value()
+			out.from, err = it.Value().String()
+		default:
+			return out, false
+		}
+		if err != nil {
+			return out, false
+		}
+	}
+	return out, out.format == "template" || out.format == "raw" || slices.Contains(encode.Formats, out.format)
+}
+
+// file renders one entry of `files`.
+func (r *serviceRun) file(name string, v cue.Value) (File, []Problem) {
+	where := []string{"files", name}
+	fail := func(at cue.Value, path []string, format string, args ...any) (File, []Problem) {
+		return File{}, []Problem{{Severity: SeverityError, Service: r.name, Path: layer.PathText(path), Message: fmt.Sprintf(format, args...), SetAt: positions(at.Pos())}}
+	}
+	if msg := badName(name); msg != "" {
+		return fail(v, where, "%s", msg)
+	}
+	says, plain := plainEntry(v)
+	if !plain || r.long {
+		var ps []Problem
+		if says, ps = r.entry(where, v); len(ps) > 0 {
+			return File{}, ps
+		}
+	}
+	format := says.format
+	bits, err := strconv.ParseUint(says.mode, 8, 32)
 	if err != nil {
 		return fail(v, where, "no mode")
 	}
 	f := File{Name: name, Mode: uint32(bits)}
-	if entry.Fields["from"] != nil || format == "template" || format == "raw" {
-		return fail(v, where, "format %q and `from` are not rendered by this version yet: use text with data", format)
+	data := v.LookupPath(dataPath)
+	if msg := sources(format, data.Exists(), says.hasFrom); msg != "" {
+		return fail(v, where, "%s", msg)
 	}
-	data := v.LookupPath(cue.ParsePath("data"))
-	if !data.Exists() {
-		return fail(v, where, "data is missing")
+	var source treeText
+	if says.hasFrom {
+		var msg string
+		if source, msg = r.from(says.from); msg != "" {
+			return fail(says.fromAt, slices.Concat(where, []string{"from"}), "%s", msg)
+		}
+		if format != "template" {
+			p := source.verbatim(format)
+			if p != nil {
+				p.Service, p.Path = r.name, layer.PathText(where)
+				return File{}, []Problem{*p}
+			}
+			f.Data = r.kept(source.data)
+			return f, nil
+		}
 	}
 	if err := data.Validate(cue.Concrete(true), cue.Final()); err != nil {
 		c := r.checker(data, nil)
 		c.prefix = slices.Concat(where, []string{"data"})
 		return File{}, c.raw(data, err)
 	}
-	plain, lerr := layer.Plain(data)
+	value, lerr := layer.Plain(data)
 	if lerr != nil {
 		lerr.Path = slices.Concat(where, []string{"data"}, lerr.Path)
 		return File{}, fromLayer(r.name, []*layer.Error{lerr})
 	}
-	out, p := r.encode(format, plain, slices.Concat(where, []string{"data"}), nil)
+	if format == "template" {
+		out, p := source.execute(value)
+		if p != nil {
+			p.Service, p.Path = r.name, layer.PathText(where)
+			return File{}, []Problem{*p}
+		}
+		f.Data = r.kept(out)
+		return f, nil
+	}
+	out, p := r.encode(format, value, slices.Concat(where, []string{"data"}), nil)
 	if p != nil {
 		p.SetAt = positions(data.Pos())
 		return File{}, []Problem{*p}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"cuelang.org/go/cue/token"
 
@@ -92,35 +93,66 @@ func fold(problems []Problem) []Problem {
 	return out
 }
 
+// Headline is what is wrong in one line, without where.
+func Headline(p Problem) string {
+	line := p.Message
+	switch {
+	case p.Path != "":
+		line = p.Path + ": " + line
+	case len(p.SetAt) == 0 && p.Service != "":
+		line = p.Service + ": " + line
+	}
+	if p.Severity != SeverityError {
+		line = string(p.Severity) + ": " + line
+	}
+	return printable(line)
+}
+
+const (
+	maxColumn = 100 // the cohorts stand in one column, unless a headline is so long that they would leave the screen
+	maxNamed  = 5   // cohorts that a line names
+)
+
 // Format writes problems as people read them: one group of lines each, nothing else.
 func Format(problems []Problem) string {
+	column := 0
+	for _, p := range problems {
+		if n := utf8.RuneCountInString(Headline(p)); len(p.Cohorts) > 0 && n <= maxColumn {
+			column = max(column, n)
+		}
+	}
 	var b strings.Builder
 	for _, p := range problems {
-		line := p.Message
-		switch {
-		case p.Path != "":
-			line = p.Path + ": " + line
-		case len(p.SetAt) == 0 && p.Service != "":
-			line = p.Service + ": " + line
-		}
-		if p.Severity != SeverityError {
-			line = string(p.Severity) + ": " + line
+		line := Headline(p)
+		names := strings.Join(p.Cohorts[:min(len(p.Cohorts), maxNamed)], ", ")
+		if more := len(p.Cohorts) - maxNamed; more > 0 {
+			names += fmt.Sprintf(" and %d more", more)
 		}
 		switch n := len(p.Cohorts); {
 		case n == 1:
-			line = fmt.Sprintf("%-80s (cohort %s)", line, p.Cohorts[0])
+			line = fmt.Sprintf("%-*s  (cohort %s)", column, line, names)
 		case n > 1:
-			line = fmt.Sprintf("%-80s (%d cohorts: %s)", line, n, strings.Join(p.Cohorts, ", "))
+			line = fmt.Sprintf("%-*s  (%d cohorts: %s)", column, line, n, names)
 		}
 		b.WriteString(line + "\n")
 		for _, at := range p.SetAt {
-			fmt.Fprintf(&b, "    set at    %s\n", at)
+			fmt.Fprintf(&b, "    set at    %s\n", printable(at.String()))
 		}
 		for _, at := range p.SchemaAt {
-			fmt.Fprintf(&b, "    schema at %s\n", at)
+			fmt.Fprintf(&b, "    schema at %s\n", printable(at.String()))
 		}
 	}
 	return b.String()
+}
+
+// printable replaces what a terminal would obey, or what would turn the direction of the line.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < 0x20 && r != '\t' || r >= 0x7f && r < 0xa0 || r == '\u2028' || r == '\u2029' || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 {
+			return '?'
+		}
+		return r
+	}, s)
 }
 
 // String is file:line:col, without what is unknown.

@@ -1,6 +1,7 @@
 package eval
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -55,8 +56,14 @@ func (c *checker) reason(g group, n *layer.Node, s cue.Value) string {
 			failed = append(failed, "is not allowed")
 		case cue.LessThanOp, cue.LessThanEqualOp, cue.GreaterThanOp, cue.GreaterThanEqualOp:
 			bounds = append(bounds, oneLine(part))
+		case cue.CallOp:
+			if text, ok := c.nested(g.path, n, part); ok {
+				failed = append(failed, text)
+				break
+			}
+			fallthrough
 		default:
-			failed = append(failed, "does not satisfy "+oneLine(part))
+			failed = append(failed, "does not satisfy "+cmp.Or(oneLine(part), "the schema"))
 		}
 	}
 	if len(bounds) > 0 {
@@ -79,6 +86,9 @@ func (c *checker) own(g group, s cue.Value) string {
 	for _, e := range slices.Backward(g.errs) {
 		format, args := e.Msg()
 		text := strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " ")
+		if inner := calls(e); inner != "" {
+			text += ": " + inner
+		}
 		if text == "" || strings.HasSuffix(text, emptyDisjunction+":") {
 			continue
 		}
@@ -94,6 +104,9 @@ func (c *checker) show(path []string, n *layer.Node, s cue.Value) string {
 		return "the value (a secret, not shown)"
 	case n.Kind == layer.Struct || n.Kind == layer.List:
 		return "the value"
+	}
+	if text, ok := n.Value.(string); ok && secretName.MatchString(text) && strings.ContainsAny(text, ":=") {
+		return "the value (it holds a secret, not shown)" // `password: …` in a text of YAML, `password=…` in the name of a data source
 	}
 	return showPlain(n.Value)
 }

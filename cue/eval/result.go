@@ -36,9 +36,10 @@ type Request struct {
 
 // Limits bound one evaluation. The zero value means the defaults.
 type Limits struct {
-	Wall   time.Duration // default 60s
+	Wall   time.Duration // of one service, or of the fleet; default 30s
+	Total  time.Duration // of all; default 10m
 	Memory int64         // bytes, RLIMIT_DATA of the child; default 4 GiB
-	Output int64         // bytes of the answer; default 512 MiB
+	Output int64         // bytes of one service's answer; default 256 MiB. All may give four times as much
 }
 
 // Result is what the child answers. Order is stable: problems by service, path, position; units by service, cohort, host.
@@ -63,7 +64,7 @@ func (r *Result) Failed() bool {
 type Unit struct {
 	Service   string
 	Cohort    string
-	Host      string // "" for the cohort
+	Host      string // "" for the cohort; a host that has an overlay of its own gets a unit beside it
 	Files     []File
 	Evidence  manifest.Grade // required grade (`confirm`)
 	UsesEpoch bool           // refers to release.epoch: must be rendered again once the service epoch is known
@@ -81,7 +82,8 @@ const (
 	OriginRemoved  Origin = "removed"  // a layer deletes what lies below: there is no value, Setting says who removed it
 )
 
-// Setting is what one layer says at a path. Value is canonical JSON in one line; it is empty for a secret, whose Sum tells only whether it changed.
+// Setting is what one layer says at a path, or at an ancestor path that covers it. Value is canonical JSON in one line, null for a deletion; it is
+// empty for a secret, whose Sum tells only whether it changed.
 type Setting struct {
 	Layer  string // "base", "env=prod", "env+region=prod+eu", "cohort=prod-eu", "host=web-1"; "" for computed values and defaults
 	Value  string
@@ -95,7 +97,7 @@ type Leaf struct {
 	Path []string
 	Setting
 	Origin  Origin
-	Shadows []Setting // what lower layers say at this path, the nearest first
+	Shadows []Setting // what lower layers say, the nearest first; for a computed value or a default what any layer says
 }
 
 // File is one rendered file; Name is relative to the service's directory in the bundle. Mode is permission bits.

@@ -27,13 +27,24 @@ var secretRef = regexp.MustCompile(`^(/|%d/|\$\{?CREDENTIALS_DIRECTORY\}?/|(file
 type secrets struct {
 	marks bool // some schema of the service uses @secret()
 	texts map[string]bool
+	names map[string]bool // whether a key was found to be secretName
 }
 
-func newSecrets() *secrets { return &secrets{texts: map[string]bool{}} }
+func newSecrets() *secrets { return &secrets{texts: map[string]bool{}, names: map[string]bool{}} }
+
+// secretKey is secretName, once for each key.
+func (x *secrets) secretKey(name string) bool {
+	secret, known := x.names[name]
+	if !known {
+		secret = secretName.MatchString(name)
+		x.names[name] = secret
+	}
+	return secret
+}
 
 // isSecret reports whether the value at path is one; s is its schema, which may not exist. A mark counts for all below it.
 func (x *secrets) isSecret(path []string, s cue.Value) bool {
-	return slices.ContainsFunc(path, secretName.MatchString) || x.marks && marked(s)
+	return slices.ContainsFunc(path, x.secretKey) || x.marks && marked(s)
 }
 
 func marked(v cue.Value) bool {
@@ -46,7 +57,7 @@ func (x *secrets) learn(n *layer.Node, at func(path []string) cue.Value) {
 		if n.Kind != layer.Scalar {
 			return
 		}
-		secret := slices.ContainsFunc(path, secretName.MatchString)
+		secret := slices.ContainsFunc(path, x.secretKey)
 		for i := 1; !secret && x.marks && i <= len(path); i++ {
 			secret = marked(at(path[:i]))
 		}
@@ -69,6 +80,29 @@ func (x *secrets) add(text string) {
 			x.texts[q[1:len(q)-1]] = true
 		}
 	}
+}
+
+// reveals reports whether a text of the value holds a secret: it was computed from one.
+func (x *secrets) reveals(v encode.Value) bool {
+	switch v := v.(type) {
+	case string:
+		for t := range x.texts {
+			if strings.Contains(v, t) {
+				return true
+			}
+		}
+	case encode.Number:
+		return x.texts[string(v)]
+	case []any:
+		return slices.ContainsFunc(v, x.reveals)
+	case map[string]any:
+		for k := range v {
+			if x.reveals(v[k]) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // learnPackage looks through a package's syntax: for marks in it and in what it imports, and for literals under fields that are secrets.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"reflect"
 	"strconv"
 	"strings"
 	"testing"
@@ -194,6 +195,9 @@ func TestRoundTrip(t *testing.T) {
 				t.Fatal(err)
 			}
 			readBack(t, format, v, out)
+			if format == "yaml" {
+				readVersions(t, v, out)
+			}
 			if again, err := encode.Encode(format, v); err != nil || !bytes.Equal(out, again) {
 				t.Fatalf("equal values, other bytes: %v", err)
 			}
@@ -207,6 +211,32 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
+// TestDeep goes near the limit of nesting, where indentation and headers are long.
+func TestDeep(t *testing.T) {
+	for format, depth := range map[string]int{"json": 990, "yaml": 990, "toml": 300} {
+		v := any("end")
+		for i := range depth {
+			if i%3 == 0 && format != "toml" {
+				v = list{v, num("1")}
+			} else {
+				v = object{"k": v, "no": "=\n"}
+			}
+		}
+		v = object{"root": v}
+		out, err := encode.Encode(format, v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := read(format, out)
+		if err != nil {
+			t.Fatalf("%s does not read back: %v", format, err)
+		}
+		if !reflect.DeepEqual(v, got) {
+			t.Errorf("%s reads back as another value", format)
+		}
+	}
+}
+
 // TestEnvShell lets a real shell read what was written.
 func TestEnvShell(t *testing.T) {
 	v := object{}
@@ -217,6 +247,12 @@ func TestEnvShell(t *testing.T) {
 	}
 	for i, s := range []string{`$HOME`, "`id`", `a'b`, `a"b`, `a\b`, `a\\b`, `\`, `'`, `"`, `$(id)'`, "a\tb", `!x`, `it's $5 \ "q" ` + "`x`", "a=b c", ";", "&", "*"} {
 		v[fmt.Sprintf("L%03d", i)] = s
+	}
+	for seed := range 500 {
+		s := text().Example(seed)
+		if !strings.ContainsFunc(s, func(r rune) bool { return r < 0x20 && r != '\t' || r == 0x7f }) {
+			v[fmt.Sprintf("R%03d", seed)] = s
+		}
 	}
 	out, err := encode.Encode("env", v)
 	if err != nil {
@@ -253,6 +289,9 @@ func FuzzString(f *testing.F) {
 				continue // not UTF-8
 			}
 			readBack(t, format, v, out)
+			if format == "yaml" {
+				readVersions(t, v, out)
+			}
 		}
 	})
 }

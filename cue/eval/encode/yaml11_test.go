@@ -70,11 +70,13 @@ func TestB025(t *testing.T) {
 			}
 		}
 		readBack(t, "yaml", object{"k": s, "list": list{s}}, out)
+		readVersions(t, object{"k": s, "list": list{s}}, out)
 		out, err = encode.Encode("yaml", object{s: "v", "outer": object{s: num("1")}, "l": list{object{s: s}}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		readBack(t, "yaml", object{s: "v", "outer": object{s: num("1")}, "l": list{object{s: s}}}, out)
+		readVersions(t, object{s: "v", "outer": object{s: num("1")}, "l": list{object{s: s}}}, out)
 	}
 	for _, s := range []string{"0", "-12", "0.25", "1000", "3.10", "1000000000000000000000", "0.0000000000000000000001"} {
 		out, err := encode.Encode("yaml", num(s))

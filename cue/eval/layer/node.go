@@ -1,5 +1,5 @@
 // Package layer holds one source of values: a tree of plain data that remembers where each value was written and what it replaces.
-// Layers are read from YAML and JSON files or taken from a CUE value, merged here, and handed to CUE as syntax with their positions kept.
+// Layers are read from YAML, JSON, TOML and .env files or taken from a CUE value, merged here, and handed to CUE as syntax with their positions kept.
 package layer
 
 import (

@@ -4,23 +4,39 @@ import (
 	"bytes"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"cuelang.org/go/cue/token"
 )
 
-// Later lists formats that belong to the convention and have no reader yet.
-var later = map[string]string{".toml": "TOML", ".env": "env"}
+// Extensions of the formats that can be layers.
+var Extensions = []string{".yaml", ".json", ".toml", ".env"}
 
-// IsLayer reports whether a file of this name can be a layer, now or later.
-func IsLayer(name string) bool {
-	ext := path.Ext(name)
-	return ext == ".yaml" || ext == ".json" || later[ext] != ""
+// extensions lists them for messages.
+func extensions() string {
+	last := len(Extensions) - 1
+	return strings.Join(Extensions[:last], ", ") + " or " + Extensions[last]
 }
 
+// IsLayer reports whether a file of this name can be a layer.
+func IsLayer(name string) bool { return slices.Contains(Extensions, path.Ext(name)) }
+
+// setTwice is the message of a duplicate; both places are given with it.
+const setTwice = "set twice in one file"
+
+// tooDeep is the message of what is nested deeper than maxDepth.
+var tooDeep = "nested deeper than " + strconv.Itoa(maxDepth) + " levels"
+
+// maxErrors is how many findings of one file are collected before reading ends.
+const maxErrors = 20
+
 // Read parses one layer file; name is its path from the root, whose extension gives the format. A blank file is an empty layer. In an
-// overlay (base is false) null deletes.
+// overlay (base is false) null deletes; TOML and .env have no null.
+//
+// Every value but the root of a blank file has the position where it is written, and so has every key. What a format says twice, and what
+// would not come out as it was written (dates, infinities, rounded numbers), is an error at that path.
 func Read(name string, data []byte, base bool) (*Node, []*Error) {
 	r := &reader{name: name, data: data, base: base}
 	if err := r.encoding(); err != nil {
@@ -29,15 +45,19 @@ func Read(name string, data []byte, base bool) (*Node, []*Error) {
 	r.file = token.NewFile(name, -1, len(r.data))
 	r.file.SetLinesForContent(r.data)
 	var root *Node
-	switch ext := path.Ext(name); {
-	case ext == ".yaml":
+	switch path.Ext(name) {
+	case ".yaml":
 		root = r.yaml()
-	case ext == ".json":
+	case ".json":
 		root = r.json()
-	case later[ext] != "":
-		r.errs = append(r.errs, &Error{Msg: later[ext] + " layers are not read by this version yet: write it as YAML", At: []token.Position{{Filename: name}}})
+	case ".toml":
+		root = r.toml()
+	case ".env":
+		root = r.env()
+	case ".yml":
+		return nil, []*Error{{Msg: "not a layer: rename it to end in .yaml", At: []token.Position{{Filename: name}}}}
 	default:
-		r.errs = append(r.errs, &Error{Msg: "not a layer: its name must end in .yaml or .json", At: []token.Position{{Filename: name}}})
+		return nil, []*Error{{Msg: "not a layer: its name must end in " + extensions(), At: []token.Position{{Filename: name}}}}
 	}
 	if len(r.errs) > 0 {
 		return nil, r.errs
@@ -130,7 +150,7 @@ func (r *reader) null(inList bool, pos token.Pos) *Node {
 // put adds a field and refuses a second one of the same name, equal or not.
 func (r *reader) put(path []string, n *Node, key string, f *Node, keyPos token.Pos) {
 	if first, ok := n.Fields[key]; ok {
-		r.fail(slices.Concat(path, []string{key}), "set twice in one file", keyPos, first.KeyPos)
+		r.fail(slices.Concat(path, []string{key}), setTwice, keyPos, first.KeyPos)
 		return
 	}
 	if f != nil {

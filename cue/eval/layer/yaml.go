@@ -8,16 +8,20 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 
 	"cuelang.org/go/cue/token"
-
-	"github.com/muster-config/muster/cue/eval/encode"
 )
 
-// maxYAMLNodes bounds what aliases may unfold to ("billion laughs").
-const maxYAMLNodes = 1_000_000
+// maxUnfolded bounds what aliases and merge keys may add to what is written ("billion laughs").
+const maxUnfolded = 100_000
+
+const unknownTag = "a YAML tag that is not known"
+
+// breaks are characters that break a line for a YAML 1.1 reader and not for one of 1.2.
+const breaks = "\u0085\u2028\u2029"
 
 // yaml reads one YAML document. Plain words are read as CUE reads them, whatever the YAML version:
 //
@@ -42,27 +46,31 @@ func (r *reader) yaml() (root *Node) {
 			root = nil
 		}
 	}()
+	if i := bytes.IndexAny(r.data, breaks); i >= 0 {
+		r.fail(nil, "an invisible line break (U+0085, U+2028 or U+2029), which YAML readers take differently: write it as an escape in double quotes", r.at(i))
+		return nil
+	}
+	y := &yamlParser{reader: r, anchors: map[*yaml.Node]yamlAnchor{}, lines: yamlLines(r.data)}
 	dec := yaml.NewDecoder(bytes.NewReader(r.data))
 	var doc, more yaml.Node
 	if err := dec.Decode(&doc); err != nil {
-		r.syntax(err)
+		y.syntax(err)
 		return nil
 	}
 	switch err := dec.Decode(&more); {
 	case errors.Is(err, io.EOF):
 	case err != nil:
-		r.syntax(err)
+		y.syntax(err)
 		return nil
 	default:
-		r.fail(nil, "more than one YAML document: a layer is one", r.pos(&more))
+		r.fail(nil, "more than one YAML document: a layer is one", y.pos(&more))
 		return nil
 	}
 	if doc.Kind != yaml.DocumentNode || len(doc.Content) != 1 {
 		r.fail(nil, "not valid YAML", r.at(0))
 		return nil
 	}
-	y := &yamlParser{reader: r, open: map[*yaml.Node]bool{}}
-	root = y.value(nil, doc.Content[0], true, 0)
+	root = y.value(doc.Content[0], true)
 	if root != nil && root.Kind == Scalar && root.Value == nil && doc.Content[0].Value == "" {
 		return nil // `--- # nothing`
 	}
@@ -84,12 +92,12 @@ var yamlReasons = []string{
 }
 
 // syntax reports a syntax error without the library's own words, unless they are known to hold nothing of the input.
-func (r *reader) syntax(err error) {
-	e := &Error{Msg: "not valid YAML", At: []token.Position{{Filename: r.name}}}
+func (y *yamlParser) syntax(err error) {
+	e := &Error{Msg: "not valid YAML", At: []token.Position{{Filename: y.name}}}
 	m := yamlLine.FindStringSubmatch(strings.SplitN(err.Error(), "\n", 2)[0])
 	if m != nil {
 		if line, err := strconv.Atoi(m[1]); err == nil {
-			e.At[0].Line = max(1, min(line, r.file.LineCount()))
+			e.At[0].Line = y.at(y.lines[max(1, min(line, len(y.lines)))-1]).Line()
 		}
 		for _, reason := range yamlReasons {
 			if strings.HasSuffix(m[2], reason) {
@@ -100,115 +108,193 @@ func (r *reader) syntax(err error) {
 			e.Msg += ": an alias of an anchor that is not there"
 		}
 	}
-	r.errs = append(r.errs, e)
+	y.errs = append(y.errs, e)
 }
 
 type yamlParser struct {
 	*reader
-	nodes int
-	open  map[*yaml.Node]bool // anchors being unfolded
+	path    []string // where the parser is, for messages
+	values  int      // how many there are, those of aliases counted at each use
+	unfold  int      // how many of them aliases and << added
+	anchors map[*yaml.Node]yamlAnchor
+	lines   []int // the offset of each line
+	cursor  struct{ line, column, offset int }
+	stopped bool
 }
 
-// pos turns the library's line and column (in characters) into a position.
-func (r *reader) pos(n *yaml.Node) token.Pos {
-	lines := r.file.Lines()
-	if n.Line < 1 || n.Line > len(lines) {
-		return r.at(0)
-	}
-	offset := lines[n.Line-1]
-	rest := r.data[offset:]
-	if i := bytes.IndexByte(rest, '\n'); i >= 0 {
-		rest = rest[:i]
-	}
-	col := 1
-	for i := range string(rest) {
-		if col == n.Column {
-			return r.at(offset + i)
-		}
-		col++
-	}
-	return r.at(offset + len(rest))
+// yamlAnchor is what an alias stands for. Nodes are immutable, so all its uses share one.
+type yamlAnchor struct {
+	node   *Node
+	values int
+	open   bool // being read
 }
 
-func (y *yamlParser) value(path []string, n *yaml.Node, inList bool, depth int) *Node {
-	if len(y.errs) > 20 {
+// lineBreaks are the line breaks that YAML has beside LF and CR LF.
+var lineBreaks = regexp.MustCompile("\r\n?|\n")
+
+// yamlLines gives the offset of each line as the library counts them: a lone CR ends one too.
+func yamlLines(data []byte) []int {
+	lines := []int{0}
+	for _, m := range lineBreaks.FindAllIndex(data, -1) {
+		lines = append(lines, m[1])
+	}
+	return lines
+}
+
+// pos turns the library's line and column (in characters) into a position. Nodes come mostly in the order of the text, so a long line is
+// not read from its beginning each time.
+func (y *yamlParser) pos(n *yaml.Node) token.Pos {
+	if n.Line < 1 || n.Line > len(y.lines) {
+		return y.at(0)
+	}
+	c := &y.cursor
+	if n.Line != c.line || n.Column < c.column {
+		c.line, c.column, c.offset = n.Line, 1, y.lines[n.Line-1]
+	}
+	for c.column < n.Column && c.offset < len(y.data) && y.data[c.offset] != '\n' {
+		_, size := utf8.DecodeRune(y.data[c.offset:])
+		c.offset += size
+		c.column++
+	}
+	return y.at(c.offset)
+}
+
+// value reads a node.
+func (y *yamlParser) value(n *yaml.Node, inList bool) *Node {
+	if y.stopped || len(y.errs) > maxErrors {
 		return nil
 	}
-	if y.nodes++; y.nodes > maxYAMLNodes {
-		if y.nodes == maxYAMLNodes+1 {
-			y.fail(nil, "its aliases unfold to more than a million values", y.pos(n))
-		}
+	if len(y.path) > maxDepth {
+		y.stop(tooDeep, n)
 		return nil
 	}
-	if depth > maxDepth {
-		y.fail(nil, "nested deeper than "+strconv.Itoa(maxDepth)+" levels", y.pos(n))
-		return nil
+	if n.Kind == yaml.AliasNode {
+		return y.alias(n, inList)
 	}
+	if n.Anchor == "" {
+		return y.written(n, inList)
+	}
+	return y.anchored(n, inList)
+}
+
+// anchored reads a node and remembers it for its aliases.
+func (y *yamlParser) anchored(n *yaml.Node, inList bool) *Node {
+	before := y.values
+	y.anchors[n] = yamlAnchor{open: true}
+	out := y.written(n, inList)
+	y.anchors[n] = yamlAnchor{node: out, values: y.values - before}
+	return out
+}
+
+func (y *yamlParser) alias(n *yaml.Node, inList bool) *Node {
+	target := n.Alias
+	a, known := y.anchors[target]
+	switch {
+	case a.open:
+		y.fail(y.path, "an alias inside its own anchor", y.pos(n))
+		return nil
+	case !known:
+		y.anchored(target, inList)
+		return y.alias(n, inList)
+	case a.node == nil:
+		return nil // told where the anchor is
+	}
+	y.added(a.values, n)
+	out := *a.node // it gets a key of its own
+	if out.Kind == Delete || out.Kind == Scalar && out.Value == nil {
+		return y.null(inList, out.Pos) // which is one thing in a list and another in a struct
+	}
+	return &out
+}
+
+// added counts what an alias or a merge key unfolds to.
+func (y *yamlParser) added(values int, at *yaml.Node) {
+	y.values += values
+	if y.unfold += values; y.unfold > maxUnfolded {
+		y.stop("its aliases unfold to more than "+strconv.Itoa(maxUnfolded)+" values", at)
+	}
+}
+
+// stop ends the reading: what follows would only tell the same again.
+func (y *yamlParser) stop(msg string, at *yaml.Node) {
+	if !y.stopped {
+		y.stopped = true
+		y.fail(nil, msg, y.pos(at))
+	}
+}
+
+// written reads what stands at a node itself.
+func (y *yamlParser) written(n *yaml.Node, inList bool) *Node {
+	y.values++
+	pos := y.pos(n)
 	switch n.Kind {
-	case yaml.AliasNode:
-		if y.open[n.Alias] {
-			y.fail(path, "an alias inside its own anchor", y.pos(n))
-			return nil
-		}
-		y.open[n.Alias] = true
-		defer delete(y.open, n.Alias)
-		return y.value(path, n.Alias, inList, depth+1)
 	case yaml.MappingNode:
-		if t := n.ShortTag(); t != "!!map" {
-			y.fail(path, "a YAML tag that is not known", y.pos(n))
+		if n.ShortTag() != "!!map" {
+			y.fail(y.path, unknownTag, pos)
 			return nil
 		}
-		return y.mapping(path, n, depth)
+		return y.mapping(n, pos)
 	case yaml.SequenceNode:
-		if t := n.ShortTag(); t != "!!seq" {
-			y.fail(path, "a YAML tag that is not known", y.pos(n))
+		if n.ShortTag() != "!!seq" {
+			y.fail(y.path, unknownTag, pos)
 			return nil
 		}
-		out := &Node{Kind: List, Pos: y.pos(n)}
+		out := &Node{Kind: List, Pos: pos, Items: make([]*Node, 0, len(n.Content))}
 		for i, c := range n.Content {
-			out.Items = append(out.Items, y.value(slices.Concat(path, []string{strconv.Itoa(i)}), c, true, depth+1))
+			y.path = append(y.path, strconv.Itoa(i))
+			out.Items = append(out.Items, y.value(c, true))
+			y.path = y.path[:len(y.path)-1]
 		}
 		return out
 	case yaml.ScalarNode:
 		v, msg := yamlScalar(n)
 		if msg != "" {
-			y.fail(path, msg, y.pos(n))
+			y.fail(y.path, msg, pos)
 			return nil
 		}
 		if v == nil {
-			return y.null(inList, y.pos(n))
+			return y.null(inList, pos)
 		}
-		return &Node{Kind: Scalar, Value: v, Pos: y.pos(n)}
+		return &Node{Kind: Scalar, Value: v, Pos: pos}
 	}
-	y.fail(path, "not valid YAML", y.pos(n))
+	y.fail(y.path, "not valid YAML", pos)
 	return nil
 }
 
-func (y *yamlParser) mapping(path []string, n *yaml.Node, depth int) *Node {
-	out := &Node{Kind: Struct, Fields: map[string]*Node{}, Pos: y.pos(n)}
+func (y *yamlParser) mapping(n *yaml.Node, pos token.Pos) *Node {
+	out := &Node{Kind: Struct, Fields: make(map[string]*Node, len(n.Content)/2), Pos: pos}
 	var merged []*Node
-	merges := 0
-	for i := 0; i+1 < len(n.Content); i += 2 {
+	var first *yaml.Node // the merge key
+	for i := 0; i+1 < len(n.Content) && !y.stopped && len(y.errs) <= maxErrors; i += 2 {
 		k, v := n.Content[i], n.Content[i+1]
 		if k.Kind == yaml.ScalarNode && k.Value == "<<" && k.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle) == 0 && (k.Tag == "" || k.ShortTag() == "!!merge") {
-			if merges++; merges > 1 {
-				y.fail(slices.Concat(path, []string{"<<"}), "set twice in one file", y.pos(k))
+			if first != nil {
+				y.fail(slices.Concat(y.path, []string{"<<"}), setTwice, y.pos(k), y.pos(first))
 			}
-			merged = append(merged, y.merge(path, v, depth)...)
+			first = k
+			merged = append(merged, y.merge(v, true)...)
 			continue
 		}
+		keyPos := y.pos(k)
 		key, ok := yamlKey(k)
 		if !ok {
-			y.fail(path, "a key must be a plain word or a string", y.pos(k))
+			y.fail(y.path, "a key must be a plain word or a string", keyPos)
 			continue
 		}
-		y.put(path, out, key, y.value(slices.Concat(path, []string{key}), v, false, depth+1), y.pos(k))
+		y.path = append(y.path, key)
+		f := y.value(v, false)
+		y.path = y.path[:len(y.path)-1]
+		y.put(y.path, out, key, f, keyPos)
 	}
 	// The mapping's own keys win, then the first merged mapping that has the key.
 	for _, m := range merged {
-		for _, k := range m.Keys() {
+		y.added(len(m.Fields), first)
+		if y.stopped {
+			break
+		}
+		for k, f := range m.Fields {
 			if _, ok := out.Fields[k]; !ok {
-				out.Fields[k] = m.Fields[k]
+				out.Fields[k] = f
 			}
 		}
 	}
@@ -216,157 +302,29 @@ func (y *yamlParser) mapping(path []string, n *yaml.Node, depth int) *Node {
 }
 
 // merge gives the mappings of `<<: *a` or `<<: [*a, *b]`.
-func (y *yamlParser) merge(path []string, v *yaml.Node, depth int) []*Node {
+func (y *yamlParser) merge(v *yaml.Node, listToo bool) []*Node {
 	target := v
 	if target.Kind == yaml.AliasNode {
 		target = target.Alias
 	}
-	if target.Kind == yaml.SequenceNode {
+	if target.Kind == yaml.SequenceNode && listToo {
 		var out []*Node
 		for _, c := range target.Content {
-			out = append(out, y.merge(path, c, depth+1)...)
-			if depth > maxDepth || len(y.errs) > 0 {
+			out = append(out, y.merge(c, false)...)
+			if y.stopped || len(y.errs) > 0 {
 				break
 			}
 		}
 		return out
 	}
-	m := y.value(path, v, false, depth+1)
-	if m == nil {
+	errs := len(y.errs)
+	m := y.value(v, false)
+	switch {
+	case m == nil:
 		return nil
-	}
-	if m.Kind != Struct {
-		y.fail(path, "<< takes a mapping, or a list of them", y.pos(v))
+	case m.Kind != Struct && len(y.errs) == errs:
+		y.fail(y.path, "<< takes a mapping, or a list of them", y.pos(v))
 		return nil
 	}
 	return []*Node{m}
-}
-
-// yamlKey is a key as text: a scalar as it is written, but null.
-func yamlKey(k *yaml.Node) (string, bool) {
-	if k.Kind == yaml.AliasNode {
-		k = k.Alias
-	}
-	if k.Kind != yaml.ScalarNode {
-		return "", false
-	}
-	quoted := k.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle|yaml.LiteralStyle|yaml.FoldedStyle) != 0
-	switch tag := k.ShortTag(); {
-	case quoted:
-		return k.Value, tag == "!!str"
-	case tag == "!!null" || k.Value == "":
-		return "", false
-	case tag == "!!binary" || k.Style&yaml.TaggedStyle != 0 && tag != "!!str":
-		return "", false
-	}
-	return k.Value, true
-}
-
-var (
-	yamlNull    = regexp.MustCompile(`^(|~|null|Null|NULL)$`)
-	yamlBool    = regexp.MustCompile(`^(true|True|TRUE|false|False|FALSE)$`)
-	yamlInt     = regexp.MustCompile(`^[-+]?(0[xX][0-9a-fA-F_]+|0[bB][01_]+|0[oO]?[0-7_]+|[0-9][0-9_]*)$`)
-	yamlDecimal = regexp.MustCompile(`^[-+]?[0-9]+$`)
-	yamlFloat   = regexp.MustCompile(`^[-+]?([0-9][0-9_]*(\.[0-9_]*)?|\.[0-9][0-9_]*)([eE][-+]?[0-9]+)?$`)
-	yamlInf     = regexp.MustCompile(`^([-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$`)
-)
-
-// yamlScalar is the value of a scalar: nil, bool, encode.Number or string; or what is wrong with it.
-func yamlScalar(n *yaml.Node) (v any, msg string) {
-	text, tag := n.Value, ""
-	if n.Style&yaml.TaggedStyle != 0 {
-		tag = n.ShortTag()
-	}
-	plain := n.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle|yaml.LiteralStyle|yaml.FoldedStyle) == 0
-	kind := tag
-	if tag == "" || tag == "!" {
-		kind = "!!str"
-		if plain && tag == "" {
-			kind = plainKind(text)
-		}
-	}
-	switch kind {
-	case "!!str":
-		return text, ""
-	case "!!null":
-		if yamlNull.MatchString(text) {
-			return nil, ""
-		}
-	case "!!bool":
-		if yamlBool.MatchString(text) {
-			return text[0] == 't' || text[0] == 'T', ""
-		}
-	case "!!int":
-		if yamlInt.MatchString(text) {
-			return yamlInteger(text)
-		}
-	case "!!float":
-		if yamlInf.MatchString(text) {
-			return nil, errInf.Error()
-		}
-		if yamlFloat.MatchString(text) {
-			num, err := ParseNumber(strings.ReplaceAll(text, "_", ""), false)
-			if err != nil {
-				return nil, err.Error()
-			}
-			return num, ""
-		}
-	case "!!binary":
-		return nil, "binary data is no value: name a file instead"
-	default:
-		return nil, "a YAML tag that is not known"
-	}
-	return nil, "the value is not what its tag says"
-}
-
-// plainKind is the tag of a plain word.
-func plainKind(s string) string {
-	switch {
-	case yamlNull.MatchString(s):
-		return "!!null"
-	case yamlBool.MatchString(s):
-		return "!!bool"
-	case yamlInt.MatchString(s):
-		return "!!int"
-	case yamlFloat.MatchString(s) || yamlInf.MatchString(s):
-		return "!!float"
-	}
-	return "!!str"
-}
-
-func yamlInteger(text string) (any, string) {
-	s := strings.TrimPrefix(strings.ReplaceAll(text, "_", ""), "+")
-	digits := strings.TrimPrefix(s, "-")
-	if len(digits) > 1 && digits[0] == '0' && strings.ContainsAny(digits, "89") && yamlDecimal.MatchString(s) {
-		// 08 is no octal number: readers take it for 8, for 8.0 or for a string.
-		return nil, "a number with a leading zero: quote it, so that it is a string"
-	}
-	if len(digits) > 1 && digits[0] == '0' {
-		i, ok := bigInt(s)
-		if !ok {
-			return nil, "not a number"
-		}
-		s = i
-	}
-	num, err := ParseNumber(s, true)
-	if err != nil {
-		return nil, err.Error()
-	}
-	return num, ""
-}
-
-// What names the kind of a scalar, with its article.
-func What(v any) string {
-	switch v := v.(type) {
-	case nil:
-		return "null"
-	case bool:
-		return "a bool"
-	case encode.Number:
-		if strings.Contains(string(v), ".") {
-			return "a float"
-		}
-		return "an integer"
-	}
-	return "a string"
 }

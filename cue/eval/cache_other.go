@@ -1,0 +1,8 @@
+//go:build !unix
+
+package eval
+
+import "io/fs"
+
+// ours: elsewhere the place of the user's caches is the user's alone.
+func ours(fs.FileInfo) bool { return true }
