@@ -65,7 +65,14 @@ type Memory interface {
 // Prober runs the host's own commands and asks its processes. agent/probe is the real one.
 type Prober interface {
 	Run(ctx context.Context, c probe.Command) probe.Result
-	Ask(ctx context.Context, f probe.Field) (uint64, error)
+	// Ask asks one process what it has loaded.
+	Ask(ctx context.Context, q probe.Question) (probe.Answer, error)
+	// Well asks one process whether it is well.
+	Well(ctx context.Context, h probe.Health) error
+	// Unit asks systemd about a unit.
+	Unit(ctx context.Context, name string) (probe.Unit, error)
+	// Now is the moment from which on files and processes are told from those before; see probe.Moment.
+	Now() probe.Moment
 }
 
 // Reporter carries one report to the collector.
@@ -106,6 +113,7 @@ type Options struct {
 	Keyring   []byte    // the host's own keyring file: where trust begins
 	Carriers  []Carrier // at least one; asked in this order for objects. The first that is a Hinter is polled
 	Installer Installer
+	Linker    Linker // needed if the configuration has links
 	Memory    Memory
 	Prober    Prober
 	Reporter  Reporter // nil: there is no collector

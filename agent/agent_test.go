@@ -142,7 +142,7 @@ func TestGrades(t *testing.T) {
 		{"disk is enough", manifest.GradeDisk, agent.ServiceConfig{}, manifest.GradeDisk, ""},
 		{"a hook", manifest.GradeReloaded, agent.ServiceConfig{Reload: []string{"true"}}, manifest.GradeReloaded, ""},
 		{"a hook is not a process", manifest.GradeProcess, agent.ServiceConfig{Reload: []string{"true"}}, manifest.GradeReloaded, "its evidence is reloaded and process is required; give it a `confirm` in agent.yaml"},
-		{"restarted", manifest.GradeRestarted, agent.ServiceConfig{Reload: []string{"true"}}, manifest.GradeReloaded, "its evidence is reloaded and restarted is required; this version of muster-agent cannot give it"},
+		{"restarted", manifest.GradeRestarted, agent.ServiceConfig{Reload: []string{"true"}}, manifest.GradeReloaded, "its evidence is reloaded and restarted is required; give it a `unit`, or a `confirm` with unit or pid_file, in agent.yaml, and a `reload` that starts its process anew"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r := newRig(t)

@@ -41,6 +41,12 @@ func (a *Agent) apply(ctx context.Context, want target, h how) error {
 		a.probeAll(ctx)
 		return err
 	}
+	if err := a.checkLinks(staged); err != nil {
+		a.notFetched(want, err) // it is this host that is to be put right, not the release: tried again until it is
+		a.sweep(ctx, staged.Dir)
+		a.probeAll(ctx)
+		return err
+	}
 	a.fetches = 0
 	a.phase = report.PhaseApplying
 	// Floors are on disk before a command runs because of this head; without a command it is the same write as that of the trial.
@@ -79,11 +85,14 @@ func (a *Agent) apply(ctx context.Context, want target, h how) error {
 		defer a.opts.Applied()
 	}
 	if h.install {
+		if err := a.keepLinks(); err != nil {
+			return err
+		}
 		// The service starts next and loads the files by itself. Its reload stays noted: should it be up already, the agent runs it.
 		a.st.Trial = nil
 		a.dirty = true
 		a.phase = report.PhaseConfirming
-		a.sweep(ctx)
+		a.sweepDue = true
 		return nil
 	}
 	return a.prove(ctx)
@@ -104,7 +113,7 @@ func (a *Agent) unspoiled(ctx context.Context, s *Staged) error {
 // stage asks one carrier after the other for the bundle until one has brought the signed bytes.
 func (a *Agent) stage(ctx context.Context, want target) (*Staged, error) {
 	var errs []error
-	for _, c := range a.opts.Carriers {
+	for _, c := range a.carriers() {
 		staged, err := a.opts.Installer.Stage(ctx, want.resolution(), func(ctx context.Context) (io.ReadCloser, error) {
 			return openSteady(ctx, c, want.Bundle, a.timing.stall)
 		})
@@ -112,7 +121,7 @@ func (a *Agent) stage(ctx context.Context, want target) (*Staged, error) {
 			return staged, nil
 		}
 		errs = append(errs, err)
-		if code := codeOf(err); ctx.Err() != nil || code == CodeNoSpace || code == CodeEmpty || code == CodeLocal {
+		if code := codeOf(err); ctx.Err() != nil || code == CodeNoSpace || code == CodeEmpty || code == CodeLocal || code == CodeOwner {
 			return nil, err // another carrier would not help
 		}
 	}
@@ -130,7 +139,7 @@ func (a *Agent) stage(ctx context.Context, want target) (*Staged, error) {
 // variants reads the document of a statement's host variants.
 func (a *Agent) variants(ctx context.Context, o manifest.Object) (manifest.Variants, error) {
 	var first error
-	for _, c := range a.opts.Carriers {
+	for _, c := range a.carriers() {
 		doc, err := a.variantsFrom(ctx, c, o)
 		if err == nil {
 			return doc, nil
@@ -206,28 +215,16 @@ func (a *Agent) run(ctx context.Context, name string, argv []string, in *Install
 
 // swap notes what will be owed, and makes the staged release current.
 func (a *Agent) swap(ctx context.Context, want target, s *Staged, repair bool) error {
-	t := &trial{To: s.Dir, Target: &want, Waits: []string{}, Well: []string{}, Files: s.Files}
+	t := &trial{To: s.Dir, Target: &want, Waits: []string{}, Well: []string{}, Files: s.Files, At: a.opts.Prober.Now()}
 	// Files that were changed by hand are a place to go back to as well: the host was well with them. The repair comes after.
 	if a.cur != nil && !repair && a.cur.Content != "" {
 		t.From, t.Was = a.cur.Dir, a.st.Running
 	}
-	for _, name := range s.Changed {
-		cfg := a.cfg.Services[name]
-		if _, in := s.Services[name]; !in || cfg.Confirm == nil {
-			continue
-		}
-		t.Waits = append(t.Waits, name)
-	}
-	// What was ill before is no reason to go back.
-	for name, err := range a.askAll(ctx, t.Waits) {
-		if err.err == nil {
-			t.Well = append(t.Well, name)
-		}
-	}
-	slices.Sort(t.Well)
+	a.before(ctx, t, s)
 	before, owedBefore := a.st.Trial, maps.Clone(a.st.Owed)
 	a.st.Trial = t
 	a.owe(s)
+	a.noteLinks(&s.Installed)
 	a.dirty = true
 	undo := func(err error) error {
 		a.st.Trial, a.st.Owed = before, owedBefore
@@ -251,7 +248,7 @@ func (a *Agent) swap(ctx context.Context, want target, s *Staged, repair bool) e
 		}
 		return undo(err)
 	}
-	a.landed(&s.Installed, want)
+	a.landed(&s.Installed, want, a.opts.Prober.Now)
 	return nil
 }
 
@@ -280,26 +277,27 @@ func merge(a, b Change) Change {
 	return Change{Added: union(a.Added, b.Added), Changed: union(a.Changed, b.Changed), Removed: union(a.Removed, b.Removed)}
 }
 
-// landed records what has become current.
-func (a *Agent) landed(in *Installed, t target) {
+// landed records what has become current, at a moment after the swap.
+func (a *Agent) landed(in *Installed, t target, at func() probe.Moment) {
 	if a.cur != nil && a.cur.Dir != in.Dir {
 		a.st.Previous = a.cur.Dir
 	}
 	a.cur, a.content, a.drift = in, in.Content, nil
 	a.st.Running = &t
-	a.st.reconcile(in.Services)
+	a.st.reconcile(in.Services, at)
+	for name := range in.Services {
+		// What starts or writes from now on is told from what did before: for a tick of the kernel's clock, nothing that is to be told so is started.
+		if a.cfg.Services[name].timed() {
+			time.Sleep(a.st.Services[name].Since.Until())
+		}
+	}
 	for name := range a.st.Owed {
 		if s, ok := a.st.Services[name]; ok {
 			s.Reloaded = false
 			a.st.Services[name] = s
 		}
 	}
-	for name := range a.health {
-		if h := a.health[name]; h.err == nil {
-			h.ok = a.st.accepts(name, h.epoch)
-			a.health[name] = h
-		}
-	}
+	a.health = map[string]health{} // what they said was about what was there before
 	a.dirty = true
 }
 
@@ -317,6 +315,17 @@ func (a *Agent) reloadOwed(ctx context.Context, eager bool) error {
 			continue
 		}
 		a.dirty = true
+		if unit := a.cfg.Services[name].Unit; unit != "" {
+			// It is looked at after the swap: what starts from then on loads the new files by itself. On the way back from a change that took it down, the
+			// reload is what may bring it up again.
+			t := a.st.Trial
+			downed := t != nil && t.Back && slices.Contains(t.Well, name)
+			if stopped, _, _ := a.askUnit(ctx, unit, probe.Moment{}); stopped != "" && !downed {
+				a.log.Info("not reloaded", "service", name, "why", stopped)
+				delete(a.st.Owed, name)
+				continue
+			}
+		}
 		if res := a.run(ctx, name, argv, a.cur, o.Change, "reload"); res.Err != nil {
 			o.Next = a.now().Add(backoff(o.Tries, a.timing.again, a.timing.most)).UTC()
 			o.Tries++

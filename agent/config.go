@@ -6,12 +6,13 @@ import (
 	"net"
 	"net/url"
 	"path/filepath"
-	"sort"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
 
 	"github.com/muster-config/muster/distributor/manifest"
+	"github.com/muster-config/muster/distributor/report"
 )
 
 // Defaults of a Config.
@@ -21,7 +22,10 @@ const (
 	DefaultPoll    = 60 * time.Second
 	DefaultWithin  = 30 * time.Second
 	MinPoll        = time.Second
-	ModeEnforce    = "enforce"
+	DefaultStatus  = 200
+	DefaultFor     = 10 * time.Second
+	ModeEnforce    = report.ModeEnforce
+	ModeObserve    = report.ModeObserve // fetch, verify, compare, report what would change; never swap
 )
 
 // Config is agent.yaml. The zero value of a field that may be left out is its default; LoadConfig and WithDefaults fill it in.
@@ -30,12 +34,13 @@ type Config struct {
 	Repo      string
 	Cohort    string
 	Labels    map[string]string
-	Mode      string   // enforce
+	Mode      string   // enforce or observe
 	Sources   []string // URLs; default: the collector
 	Keyring   string   // path of the keyring where trust begins
 	Root      string
 	Collector CollectorConfig
 	Poll      time.Duration
+	Metrics   string // host:port of the Prometheus endpoint; "": none
 	Services  map[string]ServiceConfig
 }
 
@@ -44,20 +49,6 @@ type CollectorConfig struct {
 	URL       string
 	TokenFile string
 	CAFile    string
-}
-
-// ServiceConfig is what the agent does for one service. A service without an entry is installed, and its evidence is `disk`.
-type ServiceConfig struct {
-	Check   []string // run against the staged files before the swap; {dir} is the service's directory
-	Reload  []string // run after the swap if its files changed
-	Confirm *ConfirmConfig
-}
-
-// ConfirmConfig is where the service's process states the epoch it loaded.
-type ConfirmConfig struct {
-	HTTP   string
-	Field  string // dotted path in a JSON answer
-	Within time.Duration
 }
 
 // WithDefaults fills in what was left out (not the host name).
@@ -79,12 +70,7 @@ func (c Config) WithDefaults() Config {
 	}
 	services := make(map[string]ServiceConfig, len(c.Services))
 	for name, s := range c.Services {
-		if s.Confirm != nil && s.Confirm.Within == 0 {
-			confirm := *s.Confirm
-			confirm.Within = DefaultWithin
-			s.Confirm = &confirm
-		}
-		services[name] = s
+		services[name] = s.withDefaults()
 	}
 	c.Services = services
 	return c
@@ -99,8 +85,8 @@ func (c Config) Validate() error {
 		return errors.New("repo: missing; set it to the name of the config repo, as in its keyring")
 	case !manifest.ValidName(c.Cohort):
 		return fmt.Errorf("cohort: %q is not a cohort name", c.Cohort)
-	case c.Mode != ModeEnforce:
-		return fmt.Errorf("mode: %q is not known; it is enforce", c.Mode)
+	case c.Mode != ModeEnforce && c.Mode != ModeObserve:
+		return fmt.Errorf("mode: %q is not known; it is %s or %s", c.Mode, ModeEnforce, ModeObserve)
 	case len(c.Sources) == 0:
 		return errors.New("sources: missing; name the store or set collector.url")
 	case !filepath.IsAbs(c.Root):
@@ -131,17 +117,36 @@ func (c Config) Validate() error {
 	if err := c.Collector.validate(); err != nil {
 		return err
 	}
-	names := make([]string, 0, len(c.Services))
-	for name := range c.Services {
-		names = append(names, name)
-	}
-	sort.Strings(names)
-	for _, name := range names {
-		if err := c.Services[name].validate(); err != nil {
-			return fmt.Errorf("services.%s.%w", name, err)
+	if c.Metrics != "" {
+		host, port, err := net.SplitHostPort(c.Metrics)
+		if n, perr := strconv.ParseUint(port, 10, 16); err != nil || perr != nil || n == 0 || host != "localhost" && net.ParseIP(host) == nil {
+			return fmt.Errorf("metrics: %q is not an address and port such as 127.0.0.1:9464", c.Metrics)
 		}
+	}
+	return c.validateServices()
+}
+
+func (c Config) validateServices() error {
+	if len(c.Services) > report.MaxServices {
+		return fmt.Errorf("services: more than %d", report.MaxServices)
+	}
+	linked := map[string]string{}
+	for _, name := range sorted(c.Services) {
+		s := c.Services[name]
 		if !manifest.ValidName(name) {
 			return fmt.Errorf("services.%s: not a service name", name)
+		}
+		if err := s.validate(); err != nil {
+			return fmt.Errorf("services.%s.%w", name, err)
+		}
+		for _, path := range sorted(s.Links) {
+			if other, ok := linked[path]; ok {
+				return fmt.Errorf("services.%s.links: %s is a link of %s too; keep one of them", name, path, other)
+			}
+			linked[path] = name
+			if path == c.Root || strings.HasPrefix(path, c.Root+"/") {
+				return fmt.Errorf("services.%s.links: %s is inside root; what is there is the agent's own", name, path)
+			}
 		}
 	}
 	return nil
@@ -169,20 +174,4 @@ func (c CollectorConfig) validate() error {
 func loopback(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
-}
-
-func (s ServiceConfig) validate() error {
-	if s.Confirm == nil {
-		return nil
-	}
-	u, err := url.Parse(s.Confirm.HTTP)
-	switch {
-	case err != nil || u.Host == "" || (u.Scheme != "https" && u.Scheme != "http"):
-		return errors.New("confirm.http: not an http or https URL")
-	case s.Confirm.Field == "" || strings.Contains("."+s.Confirm.Field+".", ".."):
-		return fmt.Errorf("confirm.field: %q is not a dotted path such as config_epoch or build.epoch", s.Confirm.Field)
-	case s.Confirm.Within < 0 || s.Confirm.Within > time.Hour:
-		return fmt.Errorf("confirm.within: %s is not between 0 and 1h", s.Confirm.Within)
-	}
-	return nil
 }

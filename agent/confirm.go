@@ -6,29 +6,23 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
-	"github.com/muster-config/muster/agent/probe"
 	"github.com/muster-config/muster/distributor/manifest"
 	"github.com/muster-config/muster/distributor/report"
 )
 
-// The states of a service in a report.
+// StateConfirmed is the state of a service that is confirmed at its required grade.
+const StateConfirmed = "confirmed"
+
+// The other states of a service in a report.
 const (
-	stateConfirmed    = "confirmed"
+	stateConfirmed    = StateConfirmed
 	stateWaiting      = "waiting"
 	stateUnreachable  = "not reachable"
+	stateNotRunning   = "not running"
 	stateReloadFailed = "reload failed"
 )
-
-// health is what a service's process last said about itself.
-type health struct {
-	at    time.Time
-	epoch uint64
-	ok    bool // it states an epoch under which its installed bytes were installed
-	err   error
-}
 
 // probeCount sums up a probe since the last report.
 type probeCount struct {
@@ -54,38 +48,6 @@ func (a *Agent) count(name string, took time.Duration, err error) {
 	p.took = append(p.took, took)
 }
 
-// askAll asks the processes of services for their epoch, all at once. Services without `confirm` are left out.
-func (a *Agent) askAll(ctx context.Context, names []string) map[string]health {
-	type reply struct {
-		health
-		took time.Duration
-	}
-	replies := make(map[string]*reply, len(names))
-	var wg sync.WaitGroup
-	for _, name := range names {
-		c := a.cfg.Services[name].Confirm
-		if c == nil {
-			continue
-		}
-		r := &reply{}
-		replies[name] = r
-		wg.Go(func() {
-			started := time.Now()
-			r.epoch, r.err = a.opts.Prober.Ask(ctx, probe.Field{URL: c.HTTP, Path: c.Field})
-			r.took = time.Since(started)
-		})
-	}
-	wg.Wait()
-	out := make(map[string]health, len(replies))
-	for name, r := range replies {
-		a.count(name, r.took, r.err)
-		r.at = a.now()
-		r.ok = r.err == nil && a.st.accepts(name, r.epoch)
-		out[name] = r.health
-	}
-	return out
-}
-
 // probeAll asks every process of the release that runs, once.
 func (a *Agent) probeAll(ctx context.Context) {
 	a.health = map[string]health{}
@@ -94,7 +56,7 @@ func (a *Agent) probeAll(ctx context.Context) {
 	}
 }
 
-// awaitConfirmed asks until every service of the trial whose files changed states its epoch, each for its own `within`. It is an error if one that answered
+// awaitConfirmed asks until every service of the trial whose files changed is confirmed, each for its own `within`. It is an error if one that answered
 // before the swap does not answer at the end of that time: the change made it ill. One that answers and states an older epoch is alive and deaf, and that
 // is no error. ended is false when the wait was cut short, by the end of ctx or by a head that assigns something else.
 func (a *Agent) awaitConfirmed(ctx context.Context, t *trial) (ended bool, err error) {
@@ -105,20 +67,20 @@ func (a *Agent) awaitConfirmed(ctx context.Context, t *trial) (ended bool, err e
 	for {
 		var open []string
 		for _, name := range t.Waits {
-			c := a.cfg.Services[name].Confirm
-			if _, in := a.cur.Services[name]; !in || c == nil {
+			if _, in := a.cur.Services[name]; !in {
 				continue
 			}
-			h := a.health[name]
-			if t.Back && h.err == nil || h.ok {
+			h, asked := a.health[name]
+			failure := h.failure()
+			if !asked || t.Back && failure == nil || h.ok() {
 				continue
 			}
-			if a.now().Sub(started) < c.Within {
+			if a.now().Sub(started) < a.cfg.Services[name].within() {
 				open = append(open, name)
 				continue
 			}
-			if h.err != nil && slices.Contains(t.Well, name) {
-				return true, &Fault{Code: CodeUnwell, Err: fmt.Errorf("%s answered before the change and does not after it: %w", name, h.err)}
+			if failure != nil && slices.Contains(t.Well, name) {
+				return true, &Fault{Code: CodeUnwell, Err: fmt.Errorf("%s answered before the change and does not after it: %w", name, failure)}
 			}
 		}
 		if len(open) == 0 {
@@ -150,38 +112,105 @@ func (a *Agent) service(name string) report.Service {
 	cfg := a.cfg.Services[name]
 	s := report.Service{Expected: a.cur.Services[name].Epoch, Grade: manifest.GradeDisk, State: stateWaiting}
 	h, asked := a.health[name]
-	if asked {
-		s.Epoch, s.AgeS = h.epoch, a.now().Sub(h.at).Seconds()
-	}
+	voices := cfg.voices()
+	a.voiced(&s, cfg, h, asked)
 	o, owes := a.st.Owed[name]
+	reloaded := len(cfg.Reload) > 0 && a.st.Services[name].Reloaded
 	switch {
+	case a.linkErrs[name] != nil:
+		s.Reason = report.CutReason(a.linkErrs[name].Error())
 	case owes && o.Tries > 0:
 		s.State, s.Reason = stateReloadFailed, o.Reason
 	case owes:
 		s.Reason = "its reload has not run yet"
-	case cfg.Confirm != nil && !asked:
+	case h.stopped != "":
+		s.State, s.Reason = stateNotRunning, h.stopped
+	case len(voices) > 0 && !asked:
 		s.Reason = "its process has not been asked yet"
-	case cfg.Confirm != nil && h.err != nil:
-		s.State, s.Reason = stateUnreachable, report.CutReason(h.err.Error())
-	case cfg.Confirm != nil && !h.ok && h.epoch == 0:
-		s.Reason = "process has loaded no release yet"
-	case cfg.Confirm != nil && !h.ok && h.epoch > s.Expected:
-		s.Reason = fmt.Sprintf("process states epoch %d, which is not installed here", h.epoch)
-	case cfg.Confirm != nil && !h.ok:
-		s.Reason = fmt.Sprintf("process still states epoch %d", h.epoch)
-	case cfg.Confirm != nil:
-		s.Grade = manifest.GradeProcess
-	case len(cfg.Reload) > 0 && a.st.Services[name].Reloaded:
+	case len(voices) > 0:
+		a.heard(&s, h, reloaded)
+	case cfg.Unit != "" && h.started:
+		s.Grade = manifest.GradeRestarted
+	case reloaded:
 		s.Grade = manifest.GradeReloaded
 	}
 	need := a.required(name)
 	switch {
-	case need.Rank() > 0 && s.Grade.Rank() >= need.Rank() && !owes: // a grade of a later version is never reached by mistake
+	case need.Rank() > 0 && s.Grade.Rank() >= need.Rank() && !owes && a.linkErrs[name] == nil: // a grade of a later version is never reached by mistake
 		s.State = stateConfirmed
-	case s.Reason == "":
+	case s.Reason != "":
+	case h.unitErr != nil:
+		s.Reason = report.CutReason(h.unitErr.Error())
+	default:
 		s.Reason = fmt.Sprintf("its evidence is %s and %s is required; %s", s.Grade, need, remedy(need))
 	}
+	if s.Healthy != nil && !*s.Healthy && s.Reason == "" {
+		s.Reason = report.CutReason("not healthy: " + h.well.Error())
+	}
 	return s
+}
+
+// voiced fills in what each process said.
+func (a *Agent) voiced(s *report.Service, cfg ServiceConfig, h health, asked bool) {
+	if !asked {
+		return
+	}
+	s.AgeS = a.now().Sub(h.at).Seconds()
+	if cfg.Healthy != nil && h.stopped == "" {
+		well := h.well == nil
+		s.Healthy = &well
+	}
+	for _, v := range h.voices {
+		if v.instance == "" {
+			s.Epoch = v.epoch
+			continue
+		}
+		if s.Instances == nil {
+			s.Instances = map[string]report.ServiceInstance{}
+		}
+		i := report.ServiceInstance{Epoch: v.epoch, State: stateConfirmed, Reason: v.why(s.Expected)}
+		switch {
+		case v.err != nil:
+			i.State = stateUnreachable
+		case !v.ok:
+			i.State = stateWaiting
+		}
+		s.Instances[v.instance] = i
+		if len(s.Instances) == 1 || v.epoch < s.Epoch {
+			s.Epoch = v.epoch // the one that is furthest behind
+		}
+	}
+}
+
+// heard sets grade and state of a service by its processes: the lowest of them.
+func (a *Agent) heard(s *report.Service, h health, reloaded bool) {
+	grade := manifest.GradeProcess
+	for _, v := range h.voices {
+		g := manifest.GradeDisk
+		switch {
+		case v.ok:
+			g = v.grade()
+		case v.err == nil && v.confirm.startOnly() && reloaded:
+			g = manifest.GradeReloaded // that it has not started anew says nothing against the hook
+		}
+		if g.Rank() < grade.Rank() {
+			grade = g
+		}
+		if v.ok || s.State == stateUnreachable {
+			continue
+		}
+		why := v.why(s.Expected)
+		if v.instance != "" {
+			why = v.instance + ": " + why
+		}
+		switch {
+		case v.err != nil:
+			s.State, s.Reason = stateUnreachable, report.CutReason(why)
+		case s.Reason == "":
+			s.Reason = report.CutReason(why)
+		}
+	}
+	s.Grade = grade
 }
 
 // remedy says what agent.yaml has to have for a grade.
@@ -189,6 +218,8 @@ func remedy(g manifest.Grade) string {
 	switch g {
 	case manifest.GradeProcess:
 		return "give it a `confirm` in agent.yaml"
+	case manifest.GradeRestarted:
+		return "give it a `unit`, or a `confirm` with unit or pid_file, in agent.yaml, and a `reload` that starts its process anew"
 	case manifest.GradeReloaded:
 		return "give it a `reload` in agent.yaml"
 	}

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/muster-config/muster/agent"
 	"github.com/muster-config/muster/agent/durable"
 	"github.com/muster-config/muster/agent/install"
@@ -46,6 +48,7 @@ type job struct {
 	Keyring     []byte
 	Config      agent.Config
 	KillAt      int
+	Owners      map[string]install.Ownership
 }
 
 // child is the agent in a process of its own, so that SIGKILL is the real one.
@@ -68,12 +71,13 @@ func child(text string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 2
 	}
+	root.Own(j.Owners)
 	s, err := dir.Open(j.Store)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 2
 	}
-	a, err := agent.New(agent.Fast(agent.Options{Config: j.Config, Keyring: j.Keyring, Carriers: []agent.Carrier{agent.StoreCarrier{Store: s}}, Installer: root, Memory: root, Prober: probe.New(), MachineID: "m1"}))
+	a, err := agent.New(agent.Fast(agent.Options{Config: j.Config, Keyring: j.Keyring, Carriers: []agent.Carrier{agent.StoreCarrier{Store: s}}, Installer: root, Linker: root, Memory: root, Prober: probe.New(), MachineID: "m1"}))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 2
@@ -94,7 +98,7 @@ func (r *rig) inChild(killAt int) (killed bool) {
 		r.open.Close()
 		r.open = nil
 	}
-	text, err := json.Marshal(job{Root: r.root, Store: r.store, Keyring: r.world.Keyring, Config: r.cfg, KillAt: killAt})
+	text, err := json.Marshal(job{Root: r.root, Store: r.store, Keyring: r.world.Keyring, Config: r.cfg, KillAt: killAt, Owners: r.owners})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -127,18 +131,36 @@ func (r *rig) whole() uint64 {
 	if in.Epoch != 1 && in.Epoch != 2 {
 		r.t.Fatalf("current is release %d", in.Epoch)
 	}
+	// At no moment is there nothing to read, and what was somebody's is somewhere.
+	path := filepath.Join(r.etc, "checkout.yaml")
+	data, err := os.ReadFile(path)
+	kept, kerr := os.ReadFile(path + ".before-muster")
+	if err != nil || string(data) != "mine" && (string(data) != fmt.Sprint(in.Epoch) || string(kept) != "mine") {
+		r.t.Fatalf("%s holds %q (%v), aside is %q (%v), current is release %d", path, data, err, kept, kerr, in.Epoch)
+	}
 	return in.Epoch
 }
 
-// crashRig is a host confirmed at release 1 that is to go to release 2, and a copy of its root to start from again and again.
+// crashRig is a host confirmed at release 1 that is to go to release 2, and a copy of its root to start from again and again. With release 2 comes a link that
+// takes the place of somebody's file, another that is not wanted any more, and, as root, an owner.
 func crashRig(t *testing.T) (*rig, func()) {
 	t.Helper()
 	r := newRig(t, "checkout", "search")
 	r.world.Release(files{"checkout/checkout.yaml": "1", "search/search.yaml": "same"})
 	r.world.Assign(1)
+	r.etc = t.TempDir()
+	r.edit("checkout", func(s *agent.ServiceConfig) {
+		s.Links = map[string]string{filepath.Join(r.etc, "old.yaml"): "checkout.yaml"}
+	})
 	r.confirmed(1)
 	r.open.Close()
 	r.open = nil
+	r.edit("checkout", func(s *agent.ServiceConfig) {
+		s.Links, s.TakeOver = map[string]string{filepath.Join(r.etc, "checkout.yaml"): "checkout.yaml"}, true
+	})
+	if os.Geteuid() == 0 {
+		r.owners = map[string]install.Ownership{"checkout": {Owner: "1", Group: "1"}}
+	}
 	st := r.world.Release(files{"checkout/checkout.yaml": "2", "checkout/more/deep": "x", "search/search.yaml": "same"})
 	_ = st
 	r.world.Assign(2)
@@ -154,6 +176,14 @@ func crashRig(t *testing.T) (*rig, func()) {
 			t.Fatal(err)
 		}
 		copyTree(t, saved, r.root)
+		for _, name := range ls(t, r.etc) {
+			if err := os.Remove(filepath.Join(r.etc, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := errors.Join(os.WriteFile(filepath.Join(r.etc, "checkout.yaml"), []byte("mine"), 0o600), os.Symlink(filepath.Join(r.root, "current/checkout/checkout.yaml"), filepath.Join(r.etc, "old.yaml"))); err != nil {
+			t.Fatal(err)
+		}
 		if err := r.procs["checkout"].Load(); err != nil {
 			t.Fatal(err)
 		}
@@ -164,6 +194,21 @@ func copyTree(t *testing.T, from, to string) {
 	t.Helper()
 	if out, err := exec.CommandContext(t.Context(), "cp", "-a", from, to).CombinedOutput(); err != nil {
 		t.Fatalf("cp: %v: %s", err, out)
+	}
+}
+
+// linksDone demands that the links of crashRig are made, and nothing but what was aside is beside them.
+func (r *rig) linksDone() {
+	r.t.Helper()
+	r.linked(filepath.Join(r.etc, "checkout.yaml"), "checkout", "checkout.yaml")
+	if diff := cmp.Diff([]string{"checkout.yaml", "checkout.yaml.before-muster"}, ls(r.t, r.etc)); diff != "" {
+		r.t.Error(diff)
+	}
+	if os.Geteuid() == 0 {
+		info, err := os.Stat(filepath.Join(r.root, "current/checkout/checkout.yaml"))
+		if err != nil || info.Sys().(*syscall.Stat_t).Uid != 1 {
+			r.t.Errorf("%+v, %v", info, err)
+		}
 	}
 }
 
@@ -178,6 +223,7 @@ func TestB065KillAtEachStep(t *testing.T) {
 		killed := r.inChild(at)
 		r.whole()
 		r.confirmed(2)
+		r.linksDone()
 		for _, l := range r.procs["search"].Reloads()[1:] {
 			t.Errorf("kill %d: search did not change and was reloaded: %s", at, l)
 		}
@@ -232,6 +278,7 @@ func TestFaultAtEachStep(t *testing.T) {
 				}
 				r.disk.Trace = nil
 				r.confirmed(2)
+				r.linksDone()
 				if !hit {
 					break
 				}
@@ -267,7 +314,7 @@ func TestB066SyncBeforeSwap(t *testing.T) {
 	for _, c := range calls[:swap] {
 		switch c.op {
 		case durable.OpCreate, durable.OpMkdir:
-			if strings.Contains(c.path, "/tree") {
+			if strings.HasPrefix(c.path, "tmp/.tmp-") {
 				created[c.path] = true
 				synced[c.path] = false
 			}

@@ -5,7 +5,7 @@ import "time"
 // Fast gives an agent short pauses.
 func Fast(o Options) Options {
 	o.timing = &timing{
-		full: 10 * time.Minute, ask: 5 * time.Second, stall: 300 * time.Millisecond, retry: 5 * time.Millisecond, again: 10 * time.Millisecond, most: 50 * time.Millisecond,
+		full: 10 * time.Minute, ask: 5 * time.Second, grace: 100 * time.Millisecond, stall: 300 * time.Millisecond, retry: 5 * time.Millisecond, again: 10 * time.Millisecond, most: 50 * time.Millisecond,
 		probe: 2 * time.Millisecond, lazy: 50 * time.Millisecond, post: 200 * time.Millisecond, leave: 100 * time.Millisecond, settle: 500 * time.Millisecond,
 	}
 	return o

@@ -30,6 +30,8 @@ const (
 	CodeReload      = "reload failed"
 	CodeUnwell      = "unwell" // a process that answered before does not any more
 	CodeDrift       = "drift"
+	CodeLink        = "link"  // what is to be a link of the agent's is somebody else's file
+	CodeOwner       = "owner" // there is no such user or group on this host
 	CodeLocal       = "local"
 )
 

@@ -16,6 +16,7 @@ import (
 type timing struct {
 	full   time.Duration // between full re-syncs while the long poll works
 	ask    time.Duration // for one carrier's head or keyring
+	grace  time.Duration // for the other carriers, once one has answered
 	stall  time.Duration // window in which a body must get on
 	retry  time.Duration // first pause after a fetch, a long poll or a report that did not work
 	again  time.Duration // first pause before a failed release is tried again
@@ -29,7 +30,7 @@ type timing struct {
 
 func defaultTiming() *timing {
 	return &timing{
-		full: 10 * time.Minute, ask: 15 * time.Second, stall: stallWindow, retry: time.Second, again: 10 * time.Second, most: 10 * time.Minute,
+		full: 10 * time.Minute, ask: 15 * time.Second, grace: 3 * time.Second, stall: stallWindow, retry: time.Second, again: 10 * time.Second, most: 10 * time.Minute,
 		probe: 20 * time.Millisecond, lazy: time.Second, post: 10 * time.Second, leave: 2 * time.Second, settle: 2 * time.Second,
 	}
 }
@@ -61,8 +62,16 @@ type Agent struct {
 	told     *target // want, once the head that assigns it is on disk
 	toldWhy  string
 	cur      *Installed
-	content  string   // as last found on disk
-	drift    []string // paths that differ from the record
+	content  string           // as last found on disk
+	drift    []string         // paths that differ from the record
+	linkErrs map[string]error // service → why a link of it is not as it should be
+	observed observed
+	sweepDue bool            // releases may lie about that nothing needs
+	silent   map[string]bool // carriers that did not answer in time in this re-sync: asked last, and not for more
+	sources  []SourceResult  // of the last full re-sync
+	synced   time.Time       // end of it
+	since    time.Time       // start of the agent
+	shown    atomic.Pointer[snapshot]
 	phase    report.Phase
 	reason   string
 	code     string
@@ -116,8 +125,10 @@ func (a *Agent) Run(ctx context.Context) error {
 			break
 		}
 	}
-	if err := a.resume(ctx); err != nil {
-		a.log.Warn("a change that was interrupted did not end well", "err", err)
+	if a.cfg.Mode == ModeEnforce {
+		if err := a.resume(ctx); err != nil {
+			a.log.Warn("a change that was interrupted did not end well", "err", err)
+		}
 	}
 	var fullAt, tickAt time.Time // both due at once
 	for ctx.Err() == nil {

@@ -3,15 +3,20 @@ package agent
 import (
 	"context"
 	"maps"
+	"time"
 )
 
 // Once does one full sync: every source is asked, pauses and limits after failures do not count, and the report is sent before it returns. With install it
 // ends after the swap: the service that is about to start loads the new files by itself.
 func (a *Agent) Once(ctx context.Context, install bool) (OnceResult, error) {
+	// Somebody waits: a source or collector that takes the connection and says nothing costs seconds, not minutes.
+	quick := *a.timing
+	quick.ask, quick.stall, quick.post = min(quick.ask, onceAsk), min(quick.stall, onceStall), min(quick.post, onceAsk)
+	a.timing = &quick
 	if err := a.start(ctx); err != nil {
 		return OnceResult{}, err
 	}
-	if !install {
+	if !install && a.cfg.Mode == ModeEnforce {
 		if err := a.resume(ctx); err != nil {
 			a.log.Warn("a change that was interrupted did not end well", "err", err)
 		}
@@ -28,6 +33,12 @@ func (a *Agent) Once(ctx context.Context, install bool) (OnceResult, error) {
 	}
 	return a.result(sources, before), err
 }
+
+// Waits of Once, for what a source or the collector may take to begin its answer, and for what a body may stall.
+const (
+	onceAsk   = 5 * time.Second
+	onceStall = 8 * time.Second
+)
 
 func (a *Agent) services() map[string]string {
 	m := map[string]string{}

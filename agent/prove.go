@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/muster-config/muster/agent/probe"
 	"github.com/muster-config/muster/distributor/manifest"
 	"github.com/muster-config/muster/distributor/report"
 )
@@ -13,12 +14,18 @@ import (
 // of ctx, except that it waits no longer for a confirmation; the trial stays noted then and goes on at the next start.
 func (a *Agent) prove(ctx context.Context) error {
 	t := a.st.Trial
+	if err := a.keepLinks(); err != nil {
+		return a.goBack(ctx, err)
+	}
 	reloads := len(a.st.Owed) > 0
 	if err := a.reloadOwed(context.WithoutCancel(ctx), true); err != nil {
 		return a.goBack(ctx, err)
 	}
 	a.phase = report.PhaseConfirming
 	ended, err := a.awaitConfirmed(ctx, t)
+	if ended && err == nil {
+		ended, err = a.awaitHealthy(ctx, t)
+	}
 	switch {
 	case err != nil:
 		return a.goBack(ctx, err)
@@ -29,11 +36,11 @@ func (a *Agent) prove(ctx context.Context) error {
 	a.st.Trial = nil
 	a.dirty = true
 	if t.Back {
-		a.sweep(ctx)
+		a.sweepDue = true
 		return nil
 	}
 	if a.want == nil || !a.want.is(a.cur) {
-		a.sweep(ctx)
+		a.sweepDue = true
 		return nil // a repair of what runs, or the end of a trial that nobody wants any more
 	}
 	if reloads { // one may have changed what it was to load: confirmed is what lies there now
@@ -44,12 +51,12 @@ func (a *Agent) prove(ctx context.Context) error {
 			a.log.Warn("files changed while services were reloaded", "dir", a.cur.Dir, "paths", strings.Join(head(a.drift, 20), " "), "count", len(a.drift))
 			a.phase, a.code, a.tries = report.PhaseIdle, CodeDrift, 0
 			a.reason = fmt.Sprintf("%s changed while services were reloaded; a reload may only read them", count(len(a.drift), "file"))
-			a.sweep(ctx)
+			a.sweepDue = true
 			return nil
 		}
 	}
 	a.conclude(ctx)
-	a.sweep(ctx)
+	a.sweepDue = true
 	return nil
 }
 
@@ -129,7 +136,7 @@ func (a *Agent) returned(ctx context.Context) error {
 	if in == nil || in.Content == "" {
 		return fmt.Errorf("%s is not complete", a.st.Trial.To)
 	}
-	a.landed(in, a.st.Trial.target(in))
+	a.landed(in, a.st.Trial.target(in), a.opts.Prober.Now)
 	a.st.Previous = ""
 	return a.look(ctx, true) // it may have been changed by hand before
 }
@@ -151,7 +158,13 @@ func (a *Agent) resume(ctx context.Context) error {
 		return a.prove(ctx)
 	case t != nil && a.cur != nil && a.cur.Dir == t.To:
 		a.log.Info("going on with a change that was interrupted", "epoch", a.cur.Epoch, "owed", sorted(a.st.Owed))
-		a.landed(a.cur, t.target(a.cur))
+		a.landed(a.cur, t.target(a.cur), func() probe.Moment {
+			// The swap was some time before; how long, nobody knows any more. If the machine has started since, every process is younger.
+			if now := a.opts.Prober.Now(); now.Boot == t.At.Boot {
+				return now
+			}
+			return t.At
+		})
 		if t.From != "" {
 			a.st.Previous = t.From
 		}
@@ -173,7 +186,7 @@ func (a *Agent) resume(ctx context.Context) error {
 		}
 	}
 	if a.cur != nil && a.cur.Content != "" {
-		a.st.reconcile(a.cur.Services)
+		a.st.reconcile(a.cur.Services, a.opts.Prober.Now)
 	}
 	return nil
 }

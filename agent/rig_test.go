@@ -46,6 +46,8 @@ type rig struct {
 	reporter agent.Reporter
 	logs     *logs
 	patient  bool
+	owners   map[string]install.Ownership
+	etc      string // where links are, in the tests that have some
 
 	open *install.Root
 }
@@ -106,10 +108,11 @@ func (r *rig) agent() *agent.Agent {
 	if r.open, err = install.OpenDisk(r.root, r.disk); err != nil {
 		r.t.Fatal(err)
 	}
+	r.open.Own(r.owners)
 	cfg := r.cfg
 	cfg.Services = maps.Clone(r.cfg.Services)
 	opts := agent.Options{
-		Config: cfg, Keyring: r.world.Keyring, Carriers: r.carriers, Installer: r.open, Memory: r.open, Prober: probe.New(), Reporter: r.reporter,
+		Config: cfg, Keyring: r.world.Keyring, Carriers: r.carriers, Installer: r.open, Linker: r.open, Memory: r.open, Prober: probe.New(), Reporter: r.reporter,
 		Logger: slog.New(slog.NewTextHandler(r.logs, &slog.HandlerOptions{Level: slog.LevelDebug})), Version: "test", MachineID: "m1",
 	}
 	if r.patient {

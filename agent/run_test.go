@@ -5,8 +5,10 @@ import (
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,6 +21,7 @@ import (
 	"github.com/muster-config/muster/distributor/manifest"
 	"github.com/muster-config/muster/distributor/report"
 	"github.com/muster-config/muster/distributor/store"
+	"github.com/muster-config/muster/distributor/store/mem"
 )
 
 // poll is a long poll as a collector's: it waits for a mark that is not `after`.
@@ -444,5 +447,74 @@ func TestReconfiguredIsNotLeaving(t *testing.T) {
 	stop()
 	if strings.Contains(r.logs.String(), "level=ERROR") {
 		t.Error("errors in the log")
+	}
+}
+
+// hanging is a carrier that takes every question and never answers.
+type hanging struct{ name string }
+
+func (s hanging) Name() string { return s.name }
+
+func (hanging) Head(ctx context.Context, _ string) ([]byte, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func (hanging) Keyring(ctx context.Context, _ uint64) ([]byte, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func (hanging) Object(ctx context.Context, _ string) (io.ReadCloser, int64, error) {
+	<-ctx.Done()
+	return nil, 0, ctx.Err()
+}
+
+// B061: a source that hangs, as one whose credentials do not come, is left for the next one after a moment, is asked no more in this sync, and for the bundle last.
+func TestB061SourceHangs(t *testing.T) {
+	r := newRig(t, "checkout")
+	r.carriers = []agent.Carrier{hanging{"s3://hangs"}, r.carriers[0]}
+	r.world.Release(files{"checkout/checkout.yaml": "1"})
+	r.world.Assign(1)
+	started := time.Now()
+	res := r.confirmed(1)
+	// By its own limit it would cost 5 s for the keyring alone.
+	if took := time.Since(started); took > 4*time.Second {
+		t.Errorf("%s", took)
+	}
+	if len(res.Sources) != 2 || !strings.Contains(res.Sources[0].Error, "no answer in time") || res.Sources[0].Refused || res.Sources[1].Mark != "1-1-0" {
+		t.Errorf("%+v", res.Sources)
+	}
+	// Alone, it ends at that limit, and the host keeps what it has.
+	r.carriers = r.carriers[:1]
+	started = time.Now()
+	if res, err := r.once(); err != nil || !res.Confirmed || res.Running != 1 || time.Since(started) > 15*time.Second {
+		t.Errorf("%+v, %v after %s", res, err, time.Since(started))
+	}
+}
+
+// A keyring file that changes on a host which has pinned one is not taken, and that is said: once, with both digests.
+func TestKeyringFileChanged(t *testing.T) {
+	r := newRig(t, "checkout")
+	r.world.Release(files{"checkout/checkout.yaml": "1"})
+	r.world.Assign(1)
+	r.confirmed(1)
+	pinned := r.world.Keyring
+	other := agenttest.New(t, mem.New()) // the same keys, signed at another time
+	if bytes.Equal(other.Keyring, pinned) {
+		t.Fatal("the keyrings are the same")
+	}
+	r.world.Keyring = other.Keyring
+	r.confirmed(1)
+	r.confirmed(1)
+	const said = "the keyring file has changed and is not taken"
+	if n := strings.Count(r.logs.String(), said); n != 1 {
+		t.Errorf("said %d times", n)
+	}
+	for _, data := range [][]byte{pinned, other.Keyring} {
+		sum := sha256.Sum256(data)
+		if !strings.Contains(r.logs.String(), hex.EncodeToString(sum[:])) {
+			t.Errorf("the log does not name %x", sum)
+		}
 	}
 }

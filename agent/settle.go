@@ -28,13 +28,30 @@ var (
 // Once: the host is not where it should be, for a reason that is not a process that does not confirm.
 func (a *Agent) settle(ctx context.Context, h how) error {
 	err := a.bring(ctx, h)
+	// A report says of heads only what is on disk (seen, told). Where this one is known there already, the report need not wait for the rest to be written: should
+	// that be lost, the next start goes on with the change from its notes, reloads once more, and reports what it comes to.
+	known := a.known()
+	if known {
+		a.publish(false)
+	}
 	if perr := a.persist(); perr != nil {
 		a.log.Error("state not written", "err", perr)
 		a.note(report.PhaseRefused, perr)
 		err = errors.Join(err, fmt.Errorf("%w: %w", ErrNotKept, perr))
+		known = false
 	}
-	a.publish(false)
+	if !known {
+		a.publish(false)
+	}
+	if a.sweepDue {
+		a.sweep(ctx) // nobody waits for it
+	}
 	return err
+}
+
+// known says whether what the report would say of heads and assignments is what is on disk.
+func (a *Agent) known() bool {
+	return a.view != nil && a.seen == a.view.Mark().String() && a.told != nil && a.want != nil && a.told.key() == a.want.key() && a.toldWhy == a.why
 }
 
 func (a *Agent) bring(ctx context.Context, h how) error {
@@ -43,7 +60,7 @@ func (a *Agent) bring(ctx context.Context, h how) error {
 		a.note(report.PhaseFailed, err)
 		return err
 	}
-	if a.st.Trial != nil && !h.install {
+	if a.st.Trial != nil && !h.install && a.cfg.Mode == ModeEnforce {
 		if err := a.resume(ctx); err != nil {
 			a.log.Warn("a change that was interrupted did not end well", "err", err)
 		}
@@ -65,6 +82,9 @@ func (a *Agent) bring(ctx context.Context, h how) error {
 	}
 	want := targetOf(r)
 	a.want, a.why = &want, string(r.Source)
+	if a.cfg.Mode == ModeObserve {
+		return a.observe(ctx, h)
+	}
 	if want.is(a.cur) && len(a.drift) == 0 {
 		return a.stay(ctx, h)
 	}
@@ -126,7 +146,7 @@ func (a *Agent) reportDrift(ctx context.Context) {
 
 // repairRunning puts back the files of the release that runs, when it is not the one that is wanted or nobody says which one is.
 func (a *Agent) repairRunning(ctx context.Context, h how) error {
-	if len(a.drift) == 0 || a.st.Running == nil || !a.due(*a.st.Running, h) {
+	if a.cfg.Mode == ModeObserve || len(a.drift) == 0 || a.st.Running == nil || !a.due(*a.st.Running, h) {
 		return nil
 	}
 	phase, reason, code, tries, attempt := a.phase, a.reason, a.code, a.tries, a.attempt
@@ -170,9 +190,10 @@ func (a *Agent) stay(ctx context.Context, h how) error {
 		a.st.Running = a.want
 		a.dirty = true
 	}
+	lerr := a.keepLinks()
 	if h.install {
 		a.phase, a.reason, a.code, a.tries = report.PhaseConfirming, "", "", 0
-		return nil
+		return lerr
 	}
 	err := a.reloadOwed(context.WithoutCancel(ctx), h.eager)
 	a.probeAll(ctx)
@@ -184,7 +205,7 @@ func (a *Agent) stay(ctx context.Context, h how) error {
 		return err
 	}
 	a.conclude(ctx)
-	return err
+	return errors.Join(err, lerr)
 }
 
 func (a *Agent) firstOwed() (string, owed, bool) {
@@ -204,6 +225,7 @@ func (a *Agent) conclude(ctx context.Context) {
 		// each look. Whether that stops the rollout is the controller's decision, by its timeout. Going back is for failures only: a check, a reload, or a
 		// process that answered before the change and does not after it.
 		a.phase, a.reason = report.PhaseConfirming, waiting[0].Service+": "+waiting[0].Reason
+		a.code = codeOf(a.linkTrouble())
 		if n := len(waiting) - 1; n > 0 {
 			a.reason += fmt.Sprintf(" (and %s more)", count(n, "service"))
 		}
@@ -218,14 +240,13 @@ func (a *Agent) conclude(ctx context.Context) {
 	}
 	if a.want.Override == "" && a.st.Good != a.cur.Dir {
 		a.st.Good = a.cur.Dir
-		a.dirty = true
-		a.sweep(ctx)
+		a.dirty, a.sweepDue = true, true
 	}
 }
 
 // sweep removes releases that nothing needs: at most the current, the previous and the last known good one stay.
-func (a *Agent) sweep(ctx context.Context) {
-	keep := []string{}
+func (a *Agent) sweep(ctx context.Context, keep ...string) {
+	a.sweepDue = false
 	for _, dir := range []string{a.st.Previous, a.st.Good} {
 		if dir != "" {
 			keep = append(keep, dir)

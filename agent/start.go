@@ -25,6 +25,11 @@ func New(o Options) (*Agent, error) {
 	case o.Installer == nil || o.Memory == nil || o.Prober == nil:
 		return nil, errors.New("agent: Installer, Memory and Prober are needed")
 	}
+	for name, s := range o.Config.Services {
+		if len(s.Links) > 0 && o.Linker == nil {
+			return nil, fmt.Errorf("agent: %s has links and there is no Linker", name)
+		}
+	}
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -37,12 +42,13 @@ func New(o Options) (*Agent, error) {
 	a := &Agent{
 		opts: o, cfg: o.Config, now: o.Now, timing: o.timing, phase: report.PhaseIdle,
 		log:    o.Logger.With("host", o.Config.Host, "cohort", o.Config.Cohort),
-		health: map[string]health{}, probes: map[string]*probeCount{}, said: map[string]string{},
+		health: map[string]health{}, probes: map[string]*probeCount{}, silent: map[string]bool{}, said: map[string]string{},
 		hints: make(chan hint, 1), changed: make(chan struct{}, 1),
 	}
 	if a.timing == nil {
 		a.timing = defaultTiming()
 	}
+	a.since = a.now().UTC()
 	var boot [16]byte
 	rand.Read(boot[:])
 	a.boot = hex.EncodeToString(boot[:])
@@ -76,7 +82,7 @@ func (a *Agent) start(ctx context.Context) error {
 	if a.cur != nil {
 		a.content = a.cur.Content
 		if a.st.Trial == nil && a.cur.Content != "" {
-			a.st.reconcile(a.cur.Services) // no change on a host whose state was not lost
+			a.st.reconcile(a.cur.Services, a.opts.Prober.Now) // no change on a host whose state was not lost
 		}
 	}
 	a.started = true
@@ -90,6 +96,12 @@ func (a *Agent) bootstrap() error {
 	if err != nil {
 		return fmt.Errorf("keyring %s: %w", a.cfg.Keyring, err)
 	}
+	file := digestOf(a.opts.Keyring)
+	was := a.st.KeyringFile
+	if was != file {
+		a.st.KeyringFile = file
+		a.dirty = true
+	}
 	had, ok := a.st.Trust[a.cfg.Repo]
 	if ok {
 		mine, err := fresh.Keys()
@@ -97,6 +109,11 @@ func (a *Agent) bootstrap() error {
 			return fmt.Errorf("keyring %s: %w", a.cfg.Keyring, err)
 		}
 		if keys, err := had.Keys(); err == nil && keys.Version >= mine.Version {
+			// Where trust has begun, only signed keyrings move it. Who changed the file may believe otherwise, so it is said, once a change.
+			if was != "" && was != file {
+				a.log.Warn("the keyring file has changed and is not taken: this host goes on with the keyring that it has pinned; to begin trust anew, remove state.json",
+					"file", a.cfg.Keyring, "version", mine.Version, "digest", file, "was", was, "pinned_version", keys.Version)
+			}
 			return nil
 		}
 		had.Keyring = fresh.Keyring

@@ -7,6 +7,7 @@ import (
 	"sort"
 	"time"
 
+	"github.com/muster-config/muster/agent/probe"
 	"github.com/muster-config/muster/distributor/bundle"
 	"github.com/muster-config/muster/distributor/manifest"
 	"github.com/muster-config/muster/distributor/wire"
@@ -28,8 +29,12 @@ type state struct {
 	Owed     map[string]owed    `json:"owed"`     // service → the reload it has not had
 	Services map[string]service `json:"services"` // service → the bytes that are installed
 	Failed   map[string]failed  `json:"failed"`   // target key → a release that did not work here
-	Previous string             `json:"previous,omitempty"`
-	Good     string             `json:"good,omitempty"` // last known good: directory of the last plain release that was confirmed
+	// Links are the paths outside the root at which the agent keeps a link, or is about to make one → service.
+	Links map[string]string `json:"links,omitempty"`
+	// KeyringFile is the digest of the host's own keyring file when it was last looked at.
+	KeyringFile string `json:"keyring_file,omitempty"`
+	Previous    string `json:"previous,omitempty"`
+	Good        string `json:"good,omitempty"` // last known good: directory of the last plain release that was confirmed
 }
 
 // target is a release as far as this host is concerned.
@@ -74,12 +79,15 @@ func (t target) is(in *Installed) bool {
 
 // trial is a change without a verdict. After a crash its window starts again from the beginning, once a start; it never counts against the release.
 type trial struct {
-	From   string   `json:"from"` // directory that was current before, and where a failure goes back to; "": nowhere
-	Was    *target  `json:"was,omitempty"`
-	To     string   `json:"to"`
-	Target *target  `json:"target,omitempty"`
-	Waits  []string `json:"waits"` // services that get the whole window to confirm: their files changed
-	Well   []string `json:"well"`  // those of them whose process answered before the swap
+	From    string   `json:"from"` // directory that was current before, and where a failure goes back to; "": nowhere
+	Was     *target  `json:"was,omitempty"`
+	To      string   `json:"to"`
+	Target  *target  `json:"target,omitempty"`
+	Waits   []string `json:"waits"`             // services that get the whole window to confirm: their files changed
+	Well    []string `json:"well"`              // those of them whose process answered before the swap
+	Healthy []string `json:"healthy,omitempty"` // services whose files changed and that were healthy before the swap
+	// At is before the swap. After a start of the machine it tells that every process is younger than the files.
+	At probe.Moment `json:"at,omitzero"`
 	// Files are the files that differ between From and To, for the reloads of the way back.
 	Files map[string]Change `json:"files"`
 	// Back: this is the way back from a release that failed.
@@ -104,6 +112,8 @@ type service struct {
 	// Epochs are those under which this agent installed these very bytes since they last changed; a process may state any of them.
 	Epochs   []uint64 `json:"epochs"`
 	Reloaded bool     `json:"reloaded"` // the hook returned 0 for these bytes
+	// Since is after the swap by which these bytes came. A process that is older, or wrote what it states before, has not loaded them.
+	Since probe.Moment `json:"since,omitzero"`
 }
 
 // maxEpochs bounds service.Epochs; the oldest go first.
@@ -138,6 +148,10 @@ func loadState(m Memory) (*state, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", stateName, err)
 	}
+	return decodeState(data)
+}
+
+func decodeState(data []byte) (*state, error) {
 	s := newState()
 	if err := wire.Decode(data, s); err != nil {
 		return nil, fmt.Errorf("%s is broken (%w): restore it, or remove it to start as a new host would, without the floors it holds", stateName, err)
@@ -159,8 +173,16 @@ func (s *state) save(m Memory) error {
 	return nil
 }
 
-// reconcile brings the memory of each service's bytes in line with what is current now: the same bytes again add an epoch, other bytes start anew.
-func (s *state) reconcile(now map[string]bundle.Service) {
+// reconcile brings the memory of each service's bytes in line with what is current now: the same bytes again add an epoch, other bytes start anew, at a
+// moment that is not before they came.
+func (s *state) reconcile(now map[string]bundle.Service, at func() probe.Moment) {
+	var moment probe.Moment
+	since := func() probe.Moment {
+		if moment.IsZero() {
+			moment = at()
+		}
+		return moment
+	}
 	for name := range s.Services {
 		if _, ok := now[name]; !ok {
 			delete(s.Services, name)
@@ -169,7 +191,7 @@ func (s *state) reconcile(now map[string]bundle.Service) {
 	for name, in := range now {
 		had, ok := s.Services[name]
 		if !ok || had.Digest != in.Digest {
-			s.Services[name] = service{Digest: in.Digest, Epochs: []uint64{in.Epoch}}
+			s.Services[name] = service{Digest: in.Digest, Epochs: []uint64{in.Epoch}, Since: since()}
 			continue
 		}
 		known := false

@@ -14,10 +14,9 @@ import (
 
 // publish hands the host's state to the reports.
 func (a *Agent) publish(lazy bool) {
-	if a.opts.Reporter == nil {
-		return
-	}
-	a.out.put(a.report(), lazy)
+	r := a.report()
+	a.shot(r)
+	a.out.put(r, lazy)
 	a.probes = map[string]*probeCount{}
 }
 

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"sync"
+	"time"
 
 	"github.com/muster-config/muster/distributor/manifest"
 	"github.com/muster-config/muster/distributor/store"
@@ -22,24 +23,68 @@ type answer struct {
 	err  error
 }
 
-// ask asks every carrier for the head at once, each for at most askLimit, so that a slow one costs no more than itself.
-func (a *Agent) ask(ctx context.Context) []answer {
+// askEach asks every carrier at once, each for at most the limit of one question. Once one has answered, the others get a little longer and no more: a source
+// that hangs, or whose credentials do not come, costs seconds where another is well. One that was silent before in this re-sync is not asked again.
+func (a *Agent) askEach(ctx context.Context, f func(ctx context.Context, c Carrier) ([]byte, error)) []answer {
+	ctx, cancel := context.WithTimeoutCause(ctx, a.timing.ask, errLate)
+	defer cancel()
+	ctx, cut := context.WithCancelCause(ctx)
+	defer cut(nil)
+	var first sync.Once
 	answers := make([]answer, len(a.opts.Carriers))
 	var wg sync.WaitGroup
 	for i, c := range a.opts.Carriers {
+		if a.silent[c.Name()] {
+			answers[i].err = fmt.Errorf("%w: %w", store.ErrUnreachable, errLate)
+			continue
+		}
 		wg.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, a.timing.ask)
-			defer cancel()
-			answers[i].data, answers[i].err = c.Head(ctx, a.cfg.Cohort)
+			data, err := f(ctx, c)
+			if err != nil && errors.Is(context.Cause(ctx), errLate) {
+				err = fmt.Errorf("%w: %w", store.ErrUnreachable, errLate)
+			}
+			answers[i] = answer{data, err}
+			if err == nil || errors.Is(err, store.ErrNotFound) {
+				first.Do(func() {
+					end := time.AfterFunc(a.timing.grace, func() { cut(errLate) })
+					context.AfterFunc(ctx, func() { end.Stop() })
+				})
+			}
 		})
 	}
 	wg.Wait()
+	for i, ans := range answers {
+		if errors.Is(ans.err, errLate) {
+			a.silent[a.opts.Carriers[i].Name()] = true
+		}
+	}
 	return answers
+}
+
+// errLate is a carrier that took all the time there was.
+var errLate = errors.New("no answer in time")
+
+func (a *Agent) ask(ctx context.Context) []answer {
+	return a.askEach(ctx, func(ctx context.Context, c Carrier) ([]byte, error) { return c.Head(ctx, a.cfg.Cohort) })
+}
+
+// carriers are all carriers in their order, those that were silent last.
+func (a *Agent) carriers() []Carrier {
+	var list, silent []Carrier
+	for _, c := range a.opts.Carriers {
+		if a.silent[c.Name()] {
+			silent = append(silent, c)
+		} else {
+			list = append(list, c)
+		}
+	}
+	return append(list, silent...)
 }
 
 // resync reads everything anew: keyrings and the head of every carrier, of which it takes the highest that is valid. It says what each carrier came to;
 // without one valid head the agent goes on with what it knew, and reports the first refusal.
 func (a *Agent) resync(ctx context.Context) []SourceResult {
+	a.silent = map[string]bool{}
 	a.followKeyrings(ctx)
 	answers := a.ask(ctx)
 	results := make([]SourceResult, len(answers))
@@ -84,6 +129,7 @@ func (a *Agent) resync(ctx context.Context) []SourceResult {
 			break
 		}
 	}
+	a.sources, a.synced = results, a.now().UTC()
 	return results
 }
 
@@ -163,16 +209,7 @@ func (a *Agent) followKeyrings(ctx context.Context) {
 }
 
 func (a *Agent) nextKeyring(ctx context.Context, version uint64) bool {
-	answers := make([]answer, len(a.opts.Carriers))
-	var wg sync.WaitGroup
-	for i, c := range a.opts.Carriers {
-		wg.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, a.timing.ask)
-			defer cancel()
-			answers[i].data, answers[i].err = c.Keyring(ctx, version)
-		})
-	}
-	wg.Wait()
+	answers := a.askEach(ctx, func(ctx context.Context, c Carrier) ([]byte, error) { return c.Keyring(ctx, version) })
 	for i, ans := range answers {
 		if errors.Is(ans.err, store.ErrNotFound) {
 			continue

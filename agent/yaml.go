@@ -7,7 +7,9 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
+	"strconv"
 	"strings"
 	"time"
 
@@ -101,7 +103,7 @@ func oneLine(err error) string {
 	return strings.Join(strings.Fields(strings.TrimPrefix(err.Error(), "yaml: ")), " ")
 }
 
-// fields is how a mapping is read: key → what sets it. A nil function marks a key that a later version does.
+// fields is how a mapping is read: key → what sets it.
 type fields[T any] map[string]func(n *yaml.Node, at string, to *T) error
 
 var partKeys = fields[Config]{"services": configKeys["services"]}
@@ -114,28 +116,8 @@ var configKeys = fields[Config]{
 	"root":    func(n *yaml.Node, at string, c *Config) error { return text(n, at, &c.Root) },
 	"poll":    func(n *yaml.Node, at string, c *Config) error { return duration(n, at, &c.Poll) },
 	"sources": func(n *yaml.Node, at string, c *Config) error { return texts(n, at, &c.Sources) },
-	"mode": func(n *yaml.Node, at string, c *Config) error {
-		if err := text(n, at, &c.Mode); err != nil {
-			return err
-		}
-		if c.Mode == "observe" {
-			return notYet(n, "mode: observe")
-		}
-		if c.Mode != "" && c.Mode != ModeEnforce {
-			return fail(n, "%s: %q is not known; it is enforce", at, c.Mode)
-		}
-		return nil
-	},
-	"metrics": func(n *yaml.Node, at string, _ *Config) error {
-		var s string
-		if err := text(n, at, &s); err != nil {
-			return err
-		}
-		if s != "" {
-			return notYet(n, "metrics")
-		}
-		return nil
-	},
+	"mode":    func(n *yaml.Node, at string, c *Config) error { return word(n, at, &c.Mode, ModeEnforce, ModeObserve) },
+	"metrics": func(n *yaml.Node, at string, c *Config) error { return text(n, at, &c.Metrics) },
 	"labels": func(n *yaml.Node, at string, c *Config) error {
 		c.Labels = map[string]string{}
 		return mapping(n, at, func(k, v *yaml.Node, at string) error {
@@ -170,24 +152,76 @@ var serviceKeys = fields[ServiceConfig]{
 		s.Confirm = &ConfirmConfig{}
 		return confirmKeys.read(n, at, s.Confirm)
 	},
-	"links": nil, "owner": nil, "group": nil, "unit": nil, "healthy": nil, "instances": nil, "take_over": nil,
+	"links": func(n *yaml.Node, at string, s *ServiceConfig) error {
+		s.Links = map[string]string{}
+		return mapping(n, at, func(k, v *yaml.Node, at string) error {
+			var file string
+			err := text(v, at, &file)
+			s.Links[k.Value] = file
+			return err
+		})
+	},
+	"take_over": func(n *yaml.Node, at string, s *ServiceConfig) error { return boolean(n, at, &s.TakeOver) },
+	"owner":     func(n *yaml.Node, at string, s *ServiceConfig) error { return text(n, at, &s.Owner) },
+	"group":     func(n *yaml.Node, at string, s *ServiceConfig) error { return text(n, at, &s.Group) },
+	"unit":      func(n *yaml.Node, at string, s *ServiceConfig) error { return text(n, at, &s.Unit) },
+	"healthy": func(n *yaml.Node, at string, s *ServiceConfig) error {
+		s.Healthy = &HealthyConfig{}
+		return healthyKeys.read(n, at, s.Healthy)
+	},
+	"instances": func(n *yaml.Node, at string, s *ServiceConfig) error {
+		if n.Kind != yaml.SequenceNode {
+			return fail(n, "%s: not a list; write [{name: a, confirm: {...}}]", at)
+		}
+		s.Instances = make([]InstanceConfig, len(n.Content))
+		for i, c := range n.Content {
+			if err := instanceKeys.read(c, fmt.Sprintf("%s[%d]", at, i), &s.Instances[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	},
+}
+
+var instanceKeys = fields[InstanceConfig]{
+	"name": func(n *yaml.Node, at string, i *InstanceConfig) error { return text(n, at, &i.Name) },
+	"confirm": func(n *yaml.Node, at string, i *InstanceConfig) error {
+		i.Confirm = &ConfirmConfig{}
+		return confirmKeys.read(n, at, i.Confirm)
+	},
 }
 
 var confirmKeys = fields[ConfirmConfig]{
-	"http":   func(n *yaml.Node, at string, c *ConfirmConfig) error { return text(n, at, &c.HTTP) },
-	"field":  func(n *yaml.Node, at string, c *ConfirmConfig) error { return text(n, at, &c.Field) },
-	"within": func(n *yaml.Node, at string, c *ConfirmConfig) error { return duration(n, at, &c.Within) },
-	"exec":   nil, "file": nil, "unix": nil, "status": nil,
+	"http":     func(n *yaml.Node, at string, c *ConfirmConfig) error { return text(n, at, &c.HTTP) },
+	"field":    func(n *yaml.Node, at string, c *ConfirmConfig) error { return text(n, at, &c.Field) },
+	"file":     func(n *yaml.Node, at string, c *ConfirmConfig) error { return text(n, at, &c.File) },
+	"command":  func(n *yaml.Node, at string, c *ConfirmConfig) error { return texts(n, at, &c.Command) },
+	"unit":     func(n *yaml.Node, at string, c *ConfirmConfig) error { return text(n, at, &c.Unit) },
+	"pid_file": func(n *yaml.Node, at string, c *ConfirmConfig) error { return text(n, at, &c.PIDFile) },
+	"within":   func(n *yaml.Node, at string, c *ConfirmConfig) error { return duration(n, at, &c.Within) },
+}
+
+var healthyKeys = fields[HealthyConfig]{
+	"http": func(n *yaml.Node, at string, h *HealthyConfig) error { return text(n, at, &h.HTTP) },
+	"for":  func(n *yaml.Node, at string, h *HealthyConfig) error { return duration(n, at, &h.For) },
+	"status": func(n *yaml.Node, at string, h *HealthyConfig) error {
+		var s string
+		if err := text(n, at, &s); err != nil {
+			return err
+		}
+		var err error
+		if h.Status, err = strconv.Atoi(s); err != nil || h.Status < 100 || h.Status > 599 {
+			return fail(n, "%s: %q is no HTTP status", at, s)
+		}
+		return nil
+	},
 }
 
 func (f fields[T]) read(n *yaml.Node, at string, to *T) error {
 	return mapping(n, at, func(k, v *yaml.Node, at string) error {
 		set, known := f[k.Value]
-		switch {
-		case !known:
+		if !known {
 			return fail(k, "unknown key %q%s", at, f.didYouMean(k.Value))
-		case set == nil:
-			return notYet(k, at)
 		}
 		return set(v, at, to)
 	})
@@ -258,12 +292,31 @@ func duration(n *yaml.Node, at string, to *time.Duration) error {
 	return nil
 }
 
-func fail(n *yaml.Node, format string, args ...any) error {
-	return fmt.Errorf(":%d: %s", n.Line, fmt.Sprintf(format, args...))
+// word reads one of a few words, or "" for the default.
+func word(n *yaml.Node, at string, to *string, words ...string) error {
+	if err := text(n, at, to); err != nil {
+		return err
+	}
+	if *to != "" && !slices.Contains(words, *to) {
+		return fail(n, "%s: %q is not known; it is %s", at, *to, strings.Join(words, " or "))
+	}
+	return nil
 }
 
-func notYet(n *yaml.Node, key string) error {
-	return fail(n, "%s is known, but this version of muster-agent does not do it yet; remove it", key)
+func boolean(n *yaml.Node, at string, to *bool) error {
+	var s string
+	if err := text(n, at, &s); err != nil {
+		return err
+	}
+	if s != "true" && s != "false" {
+		return fail(n, "%s: %q is neither true nor false", at, s)
+	}
+	*to = s == "true"
+	return nil
+}
+
+func fail(n *yaml.Node, format string, args ...any) error {
+	return fmt.Errorf(":%d: %s", n.Line, fmt.Sprintf(format, args...))
 }
 
 func (f fields[T]) didYouMean(key string) string {

@@ -32,6 +32,8 @@ const (
 	OpSymlink Op = "symlink" //
 	OpRename  Op = "rename"  // the path is the new name
 	OpRemove  Op = "remove"  //
+	OpLink    Op = "link"    // a second name for a file
+	OpChown   Op = "chown"   // owner and group of a new file that is still empty
 )
 
 // Disk makes the calls. The zero value is ready.
@@ -74,33 +76,122 @@ func (d Disk) WriteFile(path string, mode fs.FileMode, data []byte) error {
 // CreateFile makes a new file with exactly this mode, copies src into it and fsyncs it. It never follows a link and never opens what is there
 // already. The entry itself is durable only after SyncDir of the directory. On an error the file may be left behind, incomplete.
 func (d Disk) CreateFile(path string, mode fs.FileMode, src io.Reader) error {
-	if err := d.trace(OpCreate, path); err != nil {
-		return &fs.PathError{Op: "create", Path: path, Err: err}
-	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, mode.Perm())
+	return d.CreateOwned(path, mode, Owner{Keep, Keep}, src)
+}
+
+// Owner is whose a file is to be, by ids. Keep leaves one as it comes.
+type Owner struct{ UID, GID int }
+
+// Keep is the id of nobody: owner or group of a new file stay those of the process.
+const Keep = -1
+
+// CreateOwned is CreateFile with an owner.
+func (d Disk) CreateOwned(path string, mode fs.FileMode, owner Owner, src io.Reader) error {
+	f, err := d.write(path, mode, owner, src)
 	if err != nil {
 		return err
 	}
-	err = func() error {
-		// The umask may have taken bits away. They come back while the file is still empty: no byte of it is ever readable by more than mode says.
-		if err := f.Chmod(mode.Perm()); err != nil {
-			return err
-		}
-		if err := d.trace(OpWrite, path); err != nil {
-			return &fs.PathError{Op: "write", Path: path, Err: err}
-		}
-		if _, err := io.Copy(f, src); err != nil {
-			return err
-		}
-		if err := d.trace(OpSync, path); err != nil {
-			return &fs.PathError{Op: "sync", Path: path, Err: err}
-		}
-		return f.Sync()
-	}()
+	err = d.syncFile(f, path)
 	if cerr := f.Close(); err == nil {
 		err = cerr
 	}
 	return err
+}
+
+// write makes a new file and copies src into it. It is open, and not synced yet.
+func (d Disk) write(path string, mode fs.FileMode, owner Owner, src io.Reader) (_ *os.File, err error) {
+	if err := d.trace(OpCreate, path); err != nil {
+		return nil, &fs.PathError{Op: "create", Path: path, Err: err}
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, mode.Perm())
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			f.Close()
+		}
+	}()
+	// The owner comes first: whoever it is, what he may do with the file is in the mode.
+	if owner.UID != Keep || owner.GID != Keep {
+		if err := d.trace(OpChown, path); err != nil {
+			return nil, &fs.PathError{Op: "chown", Path: path, Err: err}
+		}
+		if err := f.Chown(owner.UID, owner.GID); err != nil {
+			return nil, err
+		}
+	}
+	// The umask may have taken bits away. They come back while the file is still empty: no byte of it is ever readable by more than mode says.
+	if err := f.Chmod(mode.Perm()); err != nil {
+		return nil, err
+	}
+	if err := d.trace(OpWrite, path); err != nil {
+		return nil, &fs.PathError{Op: "write", Path: path, Err: err}
+	}
+	if _, err := io.Copy(f, src); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+func (d Disk) syncFile(f *os.File, path string) error {
+	if err := d.trace(OpSync, path); err != nil {
+		return &fs.PathError{Op: "sync", Path: path, Err: err}
+	}
+	return f.Sync()
+}
+
+// Batch creates many files, each as CreateOwned does, and fsyncs them after they have all been written. Every one of them is fsynced, as every one must be; but
+// a journaling file system commits all that happened until the first fsync at once, and has nothing left to commit at the others, where file by file it would
+// commit as often as there are files.
+type Batch struct {
+	disk Disk
+	open []*os.File
+}
+
+// maxBatch bounds the files that are open at a time.
+const maxBatch = 64
+
+// Batch starts an empty one. It is for one goroutine.
+func (d Disk) Batch() *Batch { return &Batch{disk: d} }
+
+// Create makes and writes a file. It is durable only after Sync.
+func (b *Batch) Create(path string, mode fs.FileMode, owner Owner, src io.Reader) error {
+	if len(b.open) == maxBatch {
+		if err := b.Sync(); err != nil {
+			return err
+		}
+	}
+	f, err := b.disk.write(path, mode, owner, src)
+	if err == nil {
+		b.open = append(b.open, f)
+	}
+	return err
+}
+
+// Sync fsyncs every file that was created since the last Sync.
+func (b *Batch) Sync() error {
+	defer b.Close()
+	for i, f := range b.open {
+		err := b.disk.syncFile(f, f.Name())
+		if cerr := f.Close(); err == nil {
+			err = cerr
+		}
+		if err != nil {
+			b.open = b.open[i+1:]
+			return err
+		}
+	}
+	b.open = b.open[:0]
+	return nil
+}
+
+// Close lets go of files that were not synced: those of a batch that failed.
+func (b *Batch) Close() {
+	for _, f := range b.open {
+		f.Close()
+	}
+	b.open = nil
 }
 
 // Mkdir makes one directory with exactly this mode. The entry is durable only after SyncDir of the parent.
@@ -170,6 +261,34 @@ func (d Disk) Symlink(target, link string) error {
 	return nil
 }
 
+// Aside gives what is at path a second name, durably. What has that name already and is the same file is left as it is; another one is fs.ErrExist.
+func (d Disk) Aside(path, second string) error {
+	if err := d.trace(OpLink, second); err != nil {
+		return &os.LinkError{Op: "link", Old: path, New: second, Err: err}
+	}
+	if err := os.Link(path, second); errors.Is(err, fs.ErrExist) {
+		a, aerr := os.Lstat(path)
+		b, berr := os.Lstat(second)
+		if aerr != nil || berr != nil || !os.SameFile(a, b) {
+			return err
+		}
+	} else if err != nil {
+		return err
+	}
+	return d.SyncDir(filepath.Dir(second))
+}
+
+// Remove removes one name, durably. That it is gone already is no error.
+func (d Disk) Remove(path string) error {
+	if err := d.trace(OpRemove, path); err != nil {
+		return &fs.PathError{Op: "remove", Path: path, Err: err}
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return d.SyncDir(filepath.Dir(path))
+}
+
 // Rename moves from to to and fsyncs the directory of the new name. It is opened first, so that nothing but the fsync itself can fail after the rename.
 // The directory of the old name is not synced: see Retire.
 func (d Disk) Rename(from, to string) error {
@@ -185,6 +304,14 @@ func (d Disk) Rename(from, to string) error {
 		return err
 	}
 	return d.syncOpen(dst, filepath.Dir(to))
+}
+
+// Move is Rename without the fsync, which the caller owes: SyncDir of the directory of the new name, before anything that relies on it.
+func (d Disk) Move(from, to string) error {
+	if err := d.trace(OpRename, to); err != nil {
+		return &os.LinkError{Op: "rename", Old: from, New: to, Err: err}
+	}
+	return os.Rename(from, to)
 }
 
 // Retire moves from to to and fsyncs the directory of the old name: whatever happens to it from now on, it does not come back under that name.

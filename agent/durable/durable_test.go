@@ -139,3 +139,67 @@ func TestCreateFileIsExclusive(t *testing.T) {
 		t.Errorf("something was put into the directory: %v", list)
 	}
 }
+
+// Aside gives a second name and leaves the first; a name that is taken by another file is not touched, one that a crash left is as good as made.
+func TestAside(t *testing.T) {
+	r := &traced{dir: t.TempDir()}
+	d := r.disk()
+	f, second := filepath.Join(r.dir, "f"), filepath.Join(r.dir, "f.aside")
+	if err := os.WriteFile(f, []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := d.Aside(f, second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff([]string{"link f.aside", "syncdir", "link f.aside", "syncdir"}, r.calls); diff != "" {
+		t.Error(diff)
+	}
+	a, aerr := os.Stat(f)
+	b, berr := os.Stat(second)
+	if aerr != nil || berr != nil || !os.SameFile(a, b) {
+		t.Errorf("%v, %v", aerr, berr)
+	}
+	other := filepath.Join(r.dir, "other")
+	if err := os.WriteFile(other, []byte("other"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Aside(other, second); !errors.Is(err, fs.ErrExist) {
+		t.Error(err)
+	}
+	if err := d.Remove(second); err != nil {
+		t.Error(err)
+	}
+	if err := d.Remove(second); err != nil {
+		t.Errorf("what is gone is removed: %v", err)
+	}
+	if data, err := os.ReadFile(f); string(data) != "mine" {
+		t.Errorf("%q, %v", data, err)
+	}
+	for at, do := range map[int]func(durable.Disk) error{1: func(d durable.Disk) error { return d.Aside(f, second) }, 2: func(d durable.Disk) error { return d.Remove(other) }} {
+		r := &traced{dir: r.dir, failAt: at}
+		if err := do(r.disk()); !errors.Is(err, syscall.EIO) {
+			t.Errorf("fault %d: %v", at, err)
+		}
+	}
+}
+
+// The owner is set while a file is empty, before its mode is.
+func TestCreateOwned(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: to give files away needs root")
+	}
+	r := &traced{dir: t.TempDir()}
+	f := filepath.Join(r.dir, "f")
+	if err := r.disk().CreateOwned(f, 0o640, durable.Owner{UID: 1, GID: durable.Keep}, strings.NewReader("secret")); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"create f", "chown f", "write f", "sync f"}, r.calls); diff != "" {
+		t.Error(diff)
+	}
+	info, err := os.Stat(f)
+	if err != nil || info.Mode() != 0o640 || info.Sys().(*syscall.Stat_t).Uid != 1 || info.Sys().(*syscall.Stat_t).Gid != 0 {
+		t.Errorf("%+v, %v", info, err)
+	}
+}

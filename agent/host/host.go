@@ -10,9 +10,13 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/muster-config/muster/agent"
+	"github.com/muster-config/muster/agent/control"
 	"github.com/muster-config/muster/agent/install"
+	"github.com/muster-config/muster/agent/metrics"
 	"github.com/muster-config/muster/agent/probe"
 	"github.com/muster-config/muster/distributor/api"
 	"github.com/muster-config/muster/distributor/manifest"
@@ -35,8 +39,10 @@ type Options struct {
 // Host is an agent together with what it holds open.
 type Host struct {
 	*agent.Agent
-	root   *install.Root
-	client *api.Client
+	root    *install.Root
+	client  *api.Client
+	log     *slog.Logger
+	metrics string
 }
 
 // Open takes a host's root into use and puts its agent together. It asks nobody and starts nothing.
@@ -51,12 +57,67 @@ func Open(ctx context.Context, cfg agent.Config, o Options) (*Host, error) {
 		_ = h.Close()
 		return nil, err
 	}
-	opts.Installer, opts.Memory = h.root, h.root
+	h.root.Own(Owners(opts.Config))
+	h.metrics = opts.Config.Metrics
+	if h.log = opts.Logger; h.log == nil {
+		h.log = slog.New(slog.DiscardHandler)
+	}
+	opts.Installer, opts.Linker, opts.Memory = h.root, h.root, h.root
 	if h.Agent, err = agent.New(opts); err != nil {
 		_ = h.Close()
 		return nil, err
 	}
 	return h, nil
+}
+
+// Run keeps the host right until ctx ends, and lets its operator look: by the control socket, and by Prometheus if the configuration says where. Neither keeps
+// the host from being configured: what is wrong with them is logged.
+func (h *Host) Run(ctx context.Context) error {
+	showing, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer stop()
+	if s, err := control.Listen(h.root.Path()); err != nil {
+		h.log.Error("muster-agent status will read from disk", "err", err)
+	} else {
+		wg.Go(func() {
+			if err := s.Serve(showing, h.Status); err != nil {
+				h.log.Error("muster-agent status will read from disk", "err", err)
+			}
+		})
+	}
+	if h.metrics != "" {
+		wg.Go(func() {
+			if err := metrics.Serve(showing, h.metrics, h.Status); err != nil {
+				h.log.Error("no metrics; check metrics: in the configuration", "err", err)
+			}
+		})
+	}
+	return h.Agent.Run(ctx)
+}
+
+// Status is what is known about a host at the host itself: what its running agent says, or, without one, what is on disk.
+func Status(ctx context.Context, cfg agent.Config) (*agent.Status, error) {
+	s, err := control.Status(ctx, cfg.Root)
+	if !errors.Is(err, control.ErrNoAgent) {
+		return s, err
+	}
+	in, content, drift, err := install.VerifyOwned(ctx, cfg.Root, Owners(cfg))
+	if err != nil {
+		return nil, err
+	}
+	return agent.SavedStatus(cfg, install.Documents(cfg.Root), in, content, drift, time.Now())
+}
+
+// Owners says whose the files of services are to be.
+func Owners(cfg agent.Config) map[string]install.Ownership {
+	owners := map[string]install.Ownership{}
+	for name, s := range cfg.Services {
+		if s.Owner != "" || s.Group != "" {
+			owners[name] = install.Ownership{Owner: s.Owner, Group: s.Group}
+		}
+	}
+	return owners
 }
 
 // Check says whether Open would take a configuration, as far as that shows without taking the root into use.

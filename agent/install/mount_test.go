@@ -1,11 +1,17 @@
 package install_test
 
 import (
+	"errors"
 	"os"
+	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/muster-config/muster/agent/agenttest"
+	"github.com/muster-config/muster/agent/install"
 )
 
 // mount gives a file system of its own. It takes root's rights; without them there is a user's way to none.
@@ -54,4 +60,54 @@ func as(t *testing.T, uid int, f func() error) error {
 		out <- f()
 	}()
 	return <-out
+}
+
+// B075: a mount of one installed file keeps showing the release that it was made from. It is found, as is a mount inside the releases; one of the whole root is
+// what is wanted, and is none.
+func TestB075Mounts(t *testing.T) {
+	base := mount(t, "tmpfs", "") // root's rights, or none of this
+	s := newSite(t, filepath.Join(base, "a b"))
+	s.install(s.world.Release(agenttest.Files{"checkout/checkout.yaml": "one"}))
+	in, err := s.root.Current(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := func(want ...string) {
+		t.Helper()
+		got, err := install.Mounts(s.root.Path())
+		if err != nil || len(got) != len(want) {
+			t.Fatalf("%q, %v; want %q", got, err, want)
+		}
+		for i := range want {
+			if !strings.Contains(got[i], want[i]) {
+				t.Errorf("%q, want %q", got[i], want[i])
+			}
+		}
+	}
+	bind := func(from, to string) {
+		t.Helper()
+		if err := unix.Mount(from, to, "", unix.MS_BIND, ""); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { unix.Unmount(to, unix.MNT_DETACH) })
+	}
+	found()
+	elsewhere := t.TempDir()
+	whole, one := filepath.Join(elsewhere, "root"), filepath.Join(elsewhere, "file")
+	if err := errors.Join(os.Mkdir(whole, 0o755), os.WriteFile(one, nil, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	bind(s.root.Path(), whole)
+	found()
+	bind(filepath.Join(in.Dir, "checkout/checkout.yaml"), one)
+	found(one + " is a mount of ")
+	s.install(s.world.Release(agenttest.Files{"checkout/checkout.yaml": "two"}))
+	if data, err := os.ReadFile(one); string(data) != "one" {
+		t.Errorf("the mount shows %q, %v", data, err)
+	}
+	if data, err := os.ReadFile(filepath.Join(whole, "current/checkout/checkout.yaml")); string(data) != "two" {
+		t.Errorf("the mount of the root shows %q, %v", data, err)
+	}
+	mountAt(t, filepath.Join(in.Dir, "checkout"), "tmpfs", "")
+	found(one+" is a mount of ", in.Dir+"/checkout is a mount point")
 }

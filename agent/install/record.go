@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-config/muster/agent"
+	"github.com/muster-config/muster/agent/durable"
 	"github.com/muster-config/muster/distributor/bundle"
 	"github.com/muster-config/muster/distributor/wire"
 )
@@ -146,10 +147,24 @@ func parseList(list []byte) ([]bundle.Entry, error) {
 // strange is the SHA256 of an Entry that is not a regular file with plain permission bits.
 const strange = "-"
 
+// file is what lies on disk: an entry, and whose it is.
+type file struct {
+	bundle.Entry
+	owner durable.Owner
+}
+
+func entriesOf(found []file) []bundle.Entry {
+	list := make([]bundle.Entry, len(found))
+	for i, f := range found {
+		list[i] = f.Entry
+	}
+	return list
+}
+
 // inventory reads what really lies in a release's directory: every file with mode and hash, sorted by path, without the agent's own two. Directories
 // count as far as their files do, and one that holds nothing is listed with a slash behind it.
-func inventory(ctx context.Context, dir string) ([]bundle.Entry, error) {
-	var entries []bundle.Entry
+func inventory(ctx context.Context, dir string) ([]file, error) {
+	var entries []file
 	var walk func(rel string) (int, error)
 	walk = func(rel string) (int, error) {
 		list, err := os.ReadDir(filepath.Join(dir, rel))
@@ -175,7 +190,7 @@ func inventory(ctx context.Context, dir string) ([]bundle.Entry, error) {
 					return 0, err
 				}
 				if n == 0 {
-					entries = append(entries, bundle.Entry{Path: path + "/", SHA256: strange})
+					entries = append(entries, file{Entry: bundle.Entry{Path: path + "/", SHA256: strange}})
 				}
 				continue
 			}
@@ -190,12 +205,12 @@ func inventory(ctx context.Context, dir string) ([]bundle.Entry, error) {
 	if _, err := walk(""); err != nil {
 		return nil, err
 	}
-	slices.SortFunc(entries, func(a, b bundle.Entry) int { return cmp.Compare(a.Path, b.Path) })
+	slices.SortFunc(entries, func(a, b file) int { return cmp.Compare(a.Path, b.Path) })
 	return entries, nil
 }
 
-func entryOf(dir, path string, d fs.DirEntry) (bundle.Entry, error) {
-	odd := bundle.Entry{Path: path, SHA256: strange}
+func entryOf(dir, path string, d fs.DirEntry) (file, error) {
+	odd := file{Entry: bundle.Entry{Path: path, SHA256: strange}}
 	if !d.Type().IsRegular() {
 		return odd, nil
 	}
@@ -219,7 +234,7 @@ func entryOf(dir, path string, d fs.DirEntry) (bundle.Entry, error) {
 	if err != nil {
 		return odd, err
 	}
-	return bundle.Entry{Path: path, Mode: uint32(info.Mode().Perm()), Size: n, SHA256: hex.EncodeToString(h.Sum(nil))}, nil
+	return file{bundle.Entry{Path: path, Mode: uint32(info.Mode().Perm()), Size: n, SHA256: hex.EncodeToString(h.Sum(nil))}, ownerOf(info)}, nil
 }
 
 // diff compares two sorted lists: paths that only b has, that differ, and that only a has.
@@ -246,22 +261,23 @@ func diff(a, b []bundle.Entry) (added, changed, removed []string) {
 
 // check reads a release as a whole: its record, its list, and what lies there. drift names the paths that are not as they should be, and in is the
 // release as far as its record could be read.
-func check(ctx context.Context, dir string) (in agent.Installed, content string, drift []string, err error) {
+func check(ctx context.Context, dir string, owners map[string]Ownership) (in agent.Installed, content string, drift []string, err error) {
 	in.Dir = dir
 	found, err := inventory(ctx, dir)
 	if err != nil {
 		return in, "", nil, fmt.Errorf("verify %s: %w", dir, err)
 	}
-	content = bundle.ContentOf(found)
+	content = bundle.ContentOf(entriesOf(found))
 	rec, want, err := readRecord(dir)
 	if re := new(recordError); errors.As(err, &re) {
 		return in, content, []string{re.name}, nil
 	} else if err != nil {
 		return in, content, nil, fmt.Errorf("verify %s: %w", dir, err)
 	}
-	added, changed, removed := diff(want, found)
-	drift = slices.Concat(added, changed, removed)
+	added, changed, removed := diff(want, entriesOf(found))
+	drift = slices.Concat(added, changed, removed, strangers(owners, found))
 	slices.Sort(drift)
+	drift = slices.Compact(drift)
 	// A directory that is empty because its files are gone is told by them.
 	drift = slices.DeleteFunc(drift, func(p string) bool {
 		return strings.HasSuffix(p, "/") && slices.ContainsFunc(removed, func(q string) bool { return strings.HasPrefix(q, p) })
@@ -272,11 +288,16 @@ func check(ctx context.Context, dir string) (in agent.Installed, content string,
 // Verify is for a person at the host: it checks what is current under root without taking the directory into use, so also beside a running agent. The
 // release is nil if there is none.
 func Verify(ctx context.Context, root string) (*agent.Installed, string, []string, error) {
+	return VerifyOwned(ctx, root, nil)
+}
+
+// VerifyOwned is Verify that also looks at whose the files are.
+func VerifyOwned(ctx context.Context, root string, owners map[string]Ownership) (*agent.Installed, string, []string, error) {
 	name, err := currentTarget(root)
 	if err != nil || name == "" {
 		return nil, "", nil, err
 	}
-	in, content, drift, err := check(ctx, filepath.Join(root, dirReleases, name))
+	in, content, drift, err := check(ctx, filepath.Join(root, dirReleases, name), owners)
 	if err != nil {
 		return nil, "", nil, err
 	}

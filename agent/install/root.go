@@ -35,6 +35,8 @@ type Root struct {
 	path string
 	disk durable.Disk
 	lock *os.File
+
+	owners map[string]Ownership
 }
 
 // Open takes the directory into use: makes what is missing, checks what may be wrong with it, and keeps other agents out until Close.
@@ -201,6 +203,14 @@ func currentTarget(root string) (string, error) {
 		return "", fmt.Errorf("%s points to %s, which is none of the agent's releases; move it away, then start the agent again", link, to)
 	}
 	return name, nil
+}
+
+// Documents reads the agent's memory under a root without taking that into use.
+type Documents string
+
+// Load reads one of them.
+func (d Documents) Load(name string) ([]byte, error) {
+	return os.ReadFile(filepath.Join(string(d), name))
 }
 
 // Load reads a document of the agent's memory.

@@ -1,11 +1,13 @@
 package install
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"io/fs"
 	"os"
@@ -28,19 +30,15 @@ func (r *Root) Stage(ctx context.Context, want manifest.Resolution, open func(ct
 		// Never a silent wipe. A cohort that is to have nothing is removed, not emptied.
 		return nil, &agent.Fault{Code: agent.CodeEmpty, Err: fmt.Errorf("release %d has no files at all; the files of this host stay", want.Epoch())}
 	}
-	dir, entries, err := r.find(ctx, want)
-	reused := dir != ""
+	in, entries, err := r.find(ctx, want)
+	reused := in.Dir != ""
 	if err == nil && !reused {
-		dir, entries, err = r.build(ctx, want, open)
+		in, entries, err = r.build(ctx, want, open)
 	}
 	if err != nil {
 		return nil, err
 	}
-	rec, _, err := readRecord(dir)
-	if err != nil {
-		return nil, fmt.Errorf("stage release %d: %w", want.Epoch(), err)
-	}
-	s := &agent.Staged{Installed: rec.installed(dir), Files: map[string]agent.Change{}, Reused: reused}
+	s := &agent.Staged{Installed: in, Files: map[string]agent.Change{}, Reused: reused}
 	if err := r.compare(ctx, s, entries); err != nil {
 		return nil, fmt.Errorf("compare release %d with what is current: %w", want.Epoch(), err)
 	}
@@ -48,14 +46,14 @@ func (r *Root) Stage(ctx context.Context, want manifest.Resolution, open func(ct
 }
 
 // find looks for a directory that already holds the release, complete and unchanged. A bad one is left for Sweep, or removed if nothing uses it.
-func (r *Root) find(ctx context.Context, want manifest.Resolution) (string, []bundle.Entry, error) {
+func (r *Root) find(ctx context.Context, want manifest.Resolution) (none agent.Installed, _ []bundle.Entry, _ error) {
 	list, err := os.ReadDir(r.join(dirReleases))
 	if err != nil {
-		return "", nil, fmt.Errorf("read releases: %w", err)
+		return none, nil, fmt.Errorf("read releases: %w", err)
 	}
 	current, err := r.target()
 	if err != nil {
-		return "", nil, err
+		return none, nil, err
 	}
 	base := baseName(want.Epoch(), want.Content)
 	for _, d := range list {
@@ -63,89 +61,128 @@ func (r *Root) find(ctx context.Context, want manifest.Resolution) (string, []bu
 			continue
 		}
 		dir := r.join(dirReleases, d.Name())
-		in, _, drift, err := check(ctx, dir)
+		in, _, drift, err := check(ctx, dir, r.owners)
 		if err == nil && len(drift) == 0 && in.Content == want.Content && in.Override == want.Override && in.Repo == want.Statement.Repo &&
 			in.Cohort == want.Statement.Cohort && in.Commit == want.Statement.Commit {
 			_, entries, err := readRecord(dir)
 			if err == nil {
-				return dir, entries, nil
+				return in, entries, nil
 			}
 		}
 		if ctx.Err() != nil {
-			return "", nil, ctx.Err()
+			return none, nil, ctx.Err()
 		}
 		if d.Name() != current {
 			if err := r.discard(d.Name()); err != nil {
-				return "", nil, fmt.Errorf("remove a broken release: %w", err)
+				return none, nil, fmt.Errorf("remove a broken release: %w", err)
 			}
 		}
 	}
-	return "", nil, nil
+	return none, nil, nil
 }
 
 // build fetches, verifies and unpacks a release, and moves it to its place. On an error nothing of it stays.
-func (r *Root) build(ctx context.Context, want manifest.Resolution, open func(ctx context.Context) (io.ReadCloser, error)) (_ string, _ []bundle.Entry, err error) {
+func (r *Root) build(ctx context.Context, want manifest.Resolution, open func(ctx context.Context) (io.ReadCloser, error)) (none agent.Installed, _ []bundle.Entry, err error) {
 	if err := r.sweepTmp(); err != nil {
-		return "", nil, fmt.Errorf("clean up: %w", err)
+		return none, nil, fmt.Errorf("clean up: %w", err)
 	}
-	work := r.join(dirTmp, durable.TempName())
-	if err := r.disk.Mkdir(work, 0o700); err != nil {
-		return "", nil, fmt.Errorf("stage release %d: %w", want.Epoch(), err)
-	}
-	defer func() {
-		if rerr := r.disk.RemoveAll(work); err == nil && rerr != nil {
-			err = fmt.Errorf("clean up: %w", rerr)
-		}
-	}()
-	archive, err := r.fetch(ctx, filepath.Join(work, "bundle"), want, open)
+	archive, err := r.fetch(ctx, want, open)
 	if err != nil {
-		return "", nil, fmt.Errorf("fetch release %d: %w", want.Epoch(), err)
+		return none, nil, fmt.Errorf("fetch release %d: %w", want.Epoch(), err)
 	}
 	defer archive.Close()
 	plan, err := verify(archive, want)
 	if err != nil {
-		return "", nil, fmt.Errorf("verify release %d: %w", want.Epoch(), err)
+		return none, nil, fmt.Errorf("verify release %d: %w", want.Epoch(), err)
 	}
-	tree := filepath.Join(work, "tree")
-	if err := r.unpack(ctx, archive, plan, tree, want); err != nil {
-		return "", nil, fmt.Errorf("unpack release %d: %w", want.Epoch(), err)
+	tree := r.join(dirTmp, durable.TempName())
+	defer func() {
+		if err == nil {
+			return // it has moved to its place
+		}
+		if rerr := r.disk.RemoveAll(tree); rerr != nil {
+			err = fmt.Errorf("%w; clean up: %w", err, rerr)
+		}
+	}()
+	rec := record{
+		Repo: want.Statement.Repo, Cohort: want.Statement.Cohort, Epoch: want.Epoch(), Commit: want.Statement.Commit, Content: plan.Content,
+		Override: want.Override, Services: plan.Index.Services,
+	}
+	if err := r.unpack(ctx, archive, plan, tree, rec); err != nil {
+		return none, nil, fmt.Errorf("unpack release %d: %w", want.Epoch(), err)
 	}
 	name, err := r.freeName(baseName(want.Epoch(), want.Content))
 	if err != nil {
-		return "", nil, err
+		return none, nil, err
 	}
 	dir := r.join(dirReleases, name)
-	if err := r.disk.Rename(tree, dir); err != nil {
-		return "", nil, fmt.Errorf("move release %d into place: %w", want.Epoch(), err)
+	// Not fsynced here: point fsyncs the directory of releases before current leads to one of them, whenever it got its name. If the power goes before that,
+	// the release is staged once more.
+	if err := r.disk.Move(tree, dir); err != nil {
+		return none, nil, fmt.Errorf("move release %d into place: %w", want.Epoch(), err)
 	}
-	return dir, plan.Entries, nil
+	return rec.installed(dir), plan.Entries, nil
 }
 
-// fetch copies the stored bytes to a file, at most as many as the statement says. They are not fsynced: what counts is unpacked from them in this run.
-func (r *Root) fetch(ctx context.Context, to string, want manifest.Resolution, open func(ctx context.Context) (io.ReadCloser, error)) (*os.File, error) {
+// maxInMemory is the largest bundle that is not written to a file before it is unpacked: the agent is to stay small.
+const maxInMemory = 512 << 10
+
+// fetched are the stored bytes of a bundle, in memory or in a file that has no name any more.
+type fetched interface {
+	io.ReadSeeker
+	io.Closer
+}
+
+type inMemory struct{ *bytes.Reader }
+
+func (inMemory) Close() error { return nil }
+
+// fetch copies the stored bytes, at most as many as the statement says. They are not fsynced: what counts is unpacked from them in this run.
+func (r *Root) fetch(ctx context.Context, want manifest.Resolution, open func(ctx context.Context) (io.ReadCloser, error)) (fetched, error) {
 	body, err := open(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer body.Close()
-	f, err := os.OpenFile(to, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	src := io.LimitReader(body, min(want.Bundle.Size, bundle.MaxCompressed)+1)
+	sum := sha256.New()
+	if want.Bundle.Size <= maxInMemory {
+		var buf bytes.Buffer
+		buf.Grow(int(max(want.Bundle.Size, 0)) + bytes.MinRead)
+		n, err := io.Copy(io.MultiWriter(&buf, sum), src)
+		if err := asSigned(want, n, sum, err); err != nil {
+			return nil, err
+		}
+		return inMemory{bytes.NewReader(buf.Bytes())}, nil
+	}
+	path := r.join(dirTmp, durable.TempName())
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	sum := sha256.New()
-	n, err := io.Copy(io.MultiWriter(f, sum), io.LimitReader(body, min(want.Bundle.Size, bundle.MaxCompressed)+1))
-	switch got := "sha256:" + hex.EncodeToString(sum.Sum(nil)); {
-	case err != nil:
-	case n != want.Bundle.Size:
-		err = mismatch("the bundle %s has %s bytes, not the %d that were signed", want.Bundle.Object, atLeast(n, want.Bundle.Size), want.Bundle.Size)
-	case got != want.Bundle.Object:
-		err = mismatch("the bundle %s has other bytes than were signed (%s)", want.Bundle.Object, got)
+	// Its name is needed no longer: whatever happens, nothing of it stays.
+	if err = r.disk.RemoveAll(path); err == nil {
+		var n int64
+		n, err = io.Copy(io.MultiWriter(f, sum), src)
+		err = asSigned(want, n, sum, err)
 	}
 	if err != nil {
 		f.Close()
 		return nil, err
 	}
 	return f, nil
+}
+
+func asSigned(want manifest.Resolution, n int64, sum hash.Hash, err error) error {
+	switch got := "sha256:" + hex.EncodeToString(sum.Sum(nil)); {
+	case err != nil:
+		return err
+	case n != want.Bundle.Size:
+		return mismatch("the bundle %s has %s bytes, not the %d that were signed", want.Bundle.Object, atLeast(n, want.Bundle.Size), want.Bundle.Size)
+	case got != want.Bundle.Object:
+		return mismatch("the bundle %s has other bytes than were signed (%s)", want.Bundle.Object, got)
+	}
+	return nil
 }
 
 func atLeast(n, signed int64) string {
@@ -160,7 +197,7 @@ func mismatch(format string, args ...any) error {
 }
 
 // verify checks the whole archive against what was signed before one file is written.
-func verify(archive *os.File, want manifest.Resolution) (*bundle.Plan, error) {
+func verify(archive io.ReadSeeker, want manifest.Resolution) (*bundle.Plan, error) {
 	if _, err := archive.Seek(0, io.SeekStart); err != nil {
 		return nil, err
 	}
@@ -188,7 +225,7 @@ func verify(archive *os.File, want manifest.Resolution) (*bundle.Plan, error) {
 }
 
 // unpack writes the tree, every file and directory fsynced, under a directory that nobody else can reach until it is finished.
-func (r *Root) unpack(ctx context.Context, archive *os.File, plan *bundle.Plan, tree string, want manifest.Resolution) error {
+func (r *Root) unpack(ctx context.Context, archive io.ReadSeeker, plan *bundle.Plan, tree string, rec record) error {
 	if _, err := archive.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
@@ -209,7 +246,13 @@ func (r *Root) unpack(ctx context.Context, archive *os.File, plan *bundle.Plan, 
 		dirs = append(dirs, filepath.Join(tree, rel))
 		return r.disk.Mkdir(filepath.Join(tree, rel), 0o755)
 	}
-	err := bundle.Extract(archive, plan, func(e bundle.Entry, data io.Reader) error {
+	owners, err := r.ownersOf(plan.Entries)
+	if err != nil {
+		return err
+	}
+	files := r.disk.Batch()
+	defer files.Close()
+	err = bundle.Extract(archive, plan, func(e bundle.Entry, data io.Reader) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -220,22 +263,27 @@ func (r *Root) unpack(ctx context.Context, archive *os.File, plan *bundle.Plan, 
 		if err := mkdir(path.Dir(e.Path)); err != nil {
 			return err
 		}
-		return r.disk.CreateFile(filepath.Join(tree, e.Path), fs.FileMode(e.Mode).Perm(), data)
+		svc, _, _ := strings.Cut(e.Path, "/")
+		own, ok := owners[svc]
+		if !ok {
+			own = durable.Owner{UID: durable.Keep, GID: durable.Keep}
+		}
+		return notOurs(files.Create(filepath.Join(tree, e.Path), fs.FileMode(e.Mode).Perm(), own, data), svc)
 	})
 	if err != nil {
 		return err
 	}
-	rec, err := wire.Encode(record{
-		Repo: want.Statement.Repo, Cohort: want.Statement.Cohort, Epoch: want.Epoch(), Commit: want.Statement.Commit, Content: plan.Content,
-		Override: want.Override, Services: plan.Index.Services,
-	})
+	text, err := wire.Encode(rec)
 	if err != nil {
 		return err
 	}
-	for name, data := range map[string][]byte{nameRecord: rec, nameFiles: fileList(plan.Entries)} {
-		if err := r.disk.CreateFile(filepath.Join(tree, name), 0o644, strings.NewReader(string(data))); err != nil {
+	for name, data := range map[string][]byte{nameRecord: text, nameFiles: fileList(plan.Entries)} {
+		if err := files.Create(filepath.Join(tree, name), 0o644, durable.Owner{UID: durable.Keep, GID: durable.Keep}, bytes.NewReader(data)); err != nil {
 			return err
 		}
+	}
+	if err := files.Sync(); err != nil {
+		return err
 	}
 	// Children before their parents.
 	for _, d := range slices.Backward(dirs) {
@@ -269,9 +317,11 @@ func (r *Root) compare(ctx context.Context, s *agent.Staged, entries []bundle.En
 		return err
 	}
 	if name != "" {
-		if now, err = inventory(ctx, r.join(dirReleases, name)); err != nil {
+		found, err := inventory(ctx, r.join(dirReleases, name))
+		if err != nil {
 			return err
 		}
+		now = entriesOf(found)
 	}
 	added, changed, removed := diff(now, entries)
 	for i, paths := range [][]string{added, changed, removed} {

@@ -32,13 +32,13 @@ func (r *Root) Verify(ctx context.Context) (string, []string, error) {
 	if err != nil || name == "" {
 		return "", nil, err
 	}
-	_, content, drift, err := check(ctx, r.join(dirReleases, name))
+	_, content, drift, err := check(ctx, r.join(dirReleases, name), r.owners)
 	return content, drift, err
 }
 
 // VerifyStaged implements agent.Installer.
 func (r *Root) VerifyStaged(ctx context.Context, s *agent.Staged) (string, []string, error) {
-	_, content, drift, err := check(ctx, s.Dir)
+	_, content, drift, err := check(ctx, s.Dir, r.owners)
 	return content, drift, err
 }
 
@@ -59,6 +59,10 @@ func (r *Root) point(dir string) error {
 	// What is there now must be the agent's own link, or nothing: a directory that somebody put there is never replaced.
 	if _, err := r.target(); err != nil {
 		return err
+	}
+	// The release's own files and directories were fsynced before it got its name; now the name is. So current never leads to what a power cut may take away.
+	if err := r.disk.SyncDir(r.join(dirReleases)); err != nil {
+		return fmt.Errorf("swap: %w", err)
 	}
 	if err := r.disk.Symlink(dirReleases+"/"+name, r.join(linkCurrent)); err != nil {
 		return fmt.Errorf("swap: %w", err)

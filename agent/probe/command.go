@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -47,11 +48,11 @@ func List(paths []string) string {
 func (p *Prober) Run(ctx context.Context, c Command) Result {
 	started := time.Now()
 	out := &tail{}
-	err := run(ctx, c, out)
+	err := run(ctx, c, out, out)
 	return Result{Err: err, Output: out.String(), Elapsed: time.Since(started)}
 }
 
-func run(ctx context.Context, c Command, out *tail) error {
+func run(ctx context.Context, c Command, out, errs io.Writer) error {
 	if len(c.Argv) == 0 {
 		return errors.New("no command")
 	}
@@ -61,15 +62,20 @@ func run(ctx context.Context, c Command, out *tail) error {
 	}
 	cmd := exec.Command(argv[0], argv[1:]...) //nolint:noctx // ended by group, below
 	cmd.Env = environment(c.Env)
-	cmd.Stdout, cmd.Stderr = out, out
+	cmd.Stdout, cmd.Stderr = out, errs
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	// Once the program itself has ended, a grandchild may hold the pipe for this long and no longer.
 	cmd.WaitDelay = 100 * time.Millisecond
-	if err := cmd.Start(); err != nil {
+	end, err := children.start(cmd)
+	if err != nil {
 		return fmt.Errorf("start %s: %w", argv[0], err)
 	}
 	done := make(chan error, 1)
-	go func() { done <- cmd.Wait() }()
+	go func() {
+		err := cmd.Wait()
+		end()
+		done <- err
+	}()
 
 	limit := c.Limit
 	if limit <= 0 {

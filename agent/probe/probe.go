@@ -29,7 +29,8 @@ type Prober struct {
 // New makes a Prober. It starts nothing and keeps no connection open.
 func New() *Prober {
 	return &Prober{client: &http.Client{
-		// No proxy: the question is meant for a process of this host. No kept connections: an idle agent holds none.
+		// No proxy: the question is meant for a process of this host. No kept connections: an idle agent holds none, and one that was open before a reload may
+		// lead to the worker that was before it.
 		Transport: &http.Transport{Proxy: nil, DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10},
 		// An answer that points elsewhere is not the process's own statement.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

@@ -18,7 +18,12 @@ import (
 	"github.com/muster-config/muster/agent/probe"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv("MUSTER_TEST_PID1") == "1" {
+		os.Exit(pid1())
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // B070: whatever a hook does, it ends at its limit, with its whole group, and what it prints is bounded.
 func TestB070Hooks(t *testing.T) {
@@ -120,6 +125,8 @@ func TestAsk(t *testing.T) {
 		"null":              {200, `{"e": null}`, "e", 0, "is not a number"},
 		"no such field":     {200, `{"f": 7}`, "e", 0, `has no field "e"`},
 		"a field in a list": {200, `{"e": [7]}`, "e.0", 0, `has no field "e.0"`},
+		"doubled":           {200, `{"e": 7, "e": 8}`, "e", 0, "not read here"},
+		"doubled elsewhere": {200, `{"x": {"e": 7, "e": 8}, "e": 7}`, "e", 0, "not read here"},
 		"not JSON":          {200, `<html>`, "e", 0, "not JSON"},
 		"ill":               {503, `{"e": 7}`, "e", 0, "answers 503 Service Unavailable"},
 		"a redirect":        {302, `{"e": 7}`, "e", 0, "answers 302"},
@@ -132,22 +139,22 @@ func TestAsk(t *testing.T) {
 				fmt.Fprint(w, tc.body)
 			}))
 			defer srv.Close()
-			got, err := probe.New().Ask(t.Context(), probe.Field{URL: srv.URL, Path: tc.path})
-			if got != tc.epoch || tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
-				t.Errorf("%d, %v; want %d, %q", got, err, tc.epoch, tc.want)
+			got, err := probe.New().Ask(t.Context(), probe.Question{URL: srv.URL, Field: tc.path})
+			if got.Epoch != tc.epoch || tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
+				t.Errorf("%d, %v; want %d, %q", got.Epoch, err, tc.epoch, tc.want)
 			}
 		})
 	}
 	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	srv.Close()
-	if _, err := probe.New().Ask(t.Context(), probe.Field{URL: srv.URL + "/?token=12345SECRET", Path: "e"}); err == nil || strings.Contains(err.Error(), "SECRET") {
+	if _, err := probe.New().Ask(t.Context(), probe.Question{URL: srv.URL + "/?token=12345SECRET", Field: "e"}); err == nil || strings.Contains(err.Error(), "SECRET") {
 		t.Errorf("%v", err)
 	}
 	hang := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
 	defer hang.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if _, err := probe.New().Ask(ctx, probe.Field{URL: hang.URL, Path: "e"}); err == nil {
+	if _, err := probe.New().Ask(ctx, probe.Question{URL: hang.URL, Field: "e"}); err == nil {
 		t.Error("no error from a process that hangs")
 	}
 }

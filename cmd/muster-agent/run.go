@@ -13,6 +13,7 @@ import (
 	"github.com/muster-config/muster/agent"
 	"github.com/muster-config/muster/agent/host"
 	"github.com/muster-config/muster/agent/install"
+	"github.com/muster-config/muster/agent/probe"
 	"github.com/muster-config/muster/cmd/internal/cli"
 )
 
@@ -26,6 +27,11 @@ to a safe end first. HUP reads the configuration again; a broken one is reported
 and the agent goes on with the one it has.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			small()
+			// As process 1 of a container it also buries what its commands leave behind.
+			reaping, stop := context.WithCancel(cmd.Context())
+			buried := make(chan struct{})
+			go func() { defer close(buried); probe.Reap(reaping) }()
+			defer func() { stop(); <-buried }()
 			hup := make(chan os.Signal, 1)
 			signal.Notify(hup, syscall.SIGHUP)
 			defer signal.Stop(hup)

@@ -1,0 +1,211 @@
+// Package control is the operator's socket: a running agent answers there what it knows, to its own user and to root.
+//
+// The socket is <root>/control.sock, mode 0600. A connection carries one JSON request on one line and one JSON answer; both are bounded, in size and in time.
+package control
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/muster-config/muster/agent"
+	"github.com/muster-config/muster/agent/durable"
+	"github.com/muster-config/muster/distributor/wire"
+)
+
+// Name of the socket below the root.
+const Name = "control.sock"
+
+// Limits.
+const (
+	MaxRequest = 4 << 10
+	MaxAnswer  = 8 << 20
+	maxOpen    = 8 // connections at a time; more wait in the kernel's queue
+	limit      = 5 * time.Second
+)
+
+// Request asks the agent for something.
+type Request struct {
+	V  int    `json:"v"`
+	Op string `json:"op"` // status
+}
+
+// Answer is what it says.
+type Answer struct {
+	V      int           `json:"v"`
+	Error  string        `json:"error,omitempty"`
+	Status *agent.Status `json:"status,omitempty"`
+}
+
+// ErrNoAgent means that no agent listens there.
+var ErrNoAgent = errors.New("no agent runs")
+
+// Server answers.
+type Server struct {
+	path string
+	ln   *net.UnixListener
+}
+
+// Listen opens the socket. The caller holds the root's lock, so that a socket that is there is one of an agent that has died, and is replaced. It comes into
+// being in a directory that is the owner's only, and gets its name when nobody else may connect any more.
+func Listen(root string) (*Server, error) {
+	path := filepath.Join(root, Name)
+	switch info, err := os.Lstat(path); {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return nil, fmt.Errorf("control socket: %w", err)
+	case info.Mode()&fs.ModeSocket == 0:
+		return nil, fmt.Errorf("control socket: %s is there and is no socket; move it away", path)
+	}
+	tmp := filepath.Join(root, "tmp", durable.TempName())
+	addr, done, err := address(tmp)
+	if err != nil {
+		return nil, fmt.Errorf("control socket: %w", err)
+	}
+	ln, err := net.ListenUnix("unix", addr)
+	done()
+	if err != nil {
+		return nil, fmt.Errorf("control socket: %w", err)
+	}
+	ln.SetUnlinkOnClose(false)
+	err = os.Chmod(tmp, 0o600)
+	if err == nil {
+		err = os.Rename(tmp, path)
+	}
+	if err != nil {
+		ln.Close()
+		os.Remove(tmp)
+		return nil, fmt.Errorf("control socket: %w", err)
+	}
+	return &Server{path, ln}, nil
+}
+
+// address is a socket's address. Linux takes no more than 107 bytes of it; a longer path is reached through its directory.
+func address(path string) (addr *net.UnixAddr, done func(), err error) {
+	if len(path) <= 100 {
+		return &net.UnixAddr{Name: path, Net: "unix"}, func() {}, nil
+	}
+	d, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return nil, nil, err
+	}
+	return &net.UnixAddr{Name: fmt.Sprintf("/proc/self/fd/%d/%s", d.Fd(), filepath.Base(path)), Net: "unix"}, func() { d.Close() }, nil
+}
+
+// Serve answers until ctx ends, and takes the socket away.
+func (s *Server) Serve(ctx context.Context, status func() *agent.Status) error {
+	defer os.Remove(s.path)
+	stop := context.AfterFunc(ctx, func() { s.ln.Close() })
+	defer stop()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	slots := make(chan struct{}, maxOpen)
+	for {
+		select {
+		case slots <- struct{}{}:
+		case <-ctx.Done():
+			return nil
+		}
+		conn, err := s.ln.AcceptUnix()
+		switch {
+		case ctx.Err() != nil:
+			if err == nil {
+				conn.Close()
+			}
+			return nil
+		case err != nil:
+			return fmt.Errorf("control socket: %w", err)
+		}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			defer conn.Close()
+			end := context.AfterFunc(ctx, func() { conn.Close() })
+			defer end()
+			answer(conn, status)
+		})
+	}
+}
+
+func answer(conn net.Conn, status func() *agent.Status) {
+	if err := conn.SetDeadline(time.Now().Add(limit)); err != nil {
+		return
+	}
+	a := Answer{V: 1}
+	var req Request
+	line, err := bufio.NewReader(io.LimitReader(conn, MaxRequest)).ReadBytes('\n')
+	if err == nil {
+		err = wire.Decode(line, &req)
+	}
+	switch {
+	case err != nil:
+		a.Error = "the request is not one line of JSON that is understood here"
+	case req.V != 1 || req.Op != "status":
+		a.Error = fmt.Sprintf("version %d, %.40q: not known to this agent", req.V, req.Op)
+	default:
+		a.Status = status()
+	}
+	data, err := wire.Encode(a)
+	if err != nil {
+		data = []byte(`{"v":1,"error":"the answer cannot be written"}`)
+	}
+	conn.Write(append(data, '\n')) //nolint:errcheck // who asked has gone
+}
+
+// Status asks the agent of a root.
+func Status(ctx context.Context, root string) (*agent.Status, error) {
+	addr, done, err := address(filepath.Join(root, Name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w on %s", ErrNoAgent, root)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask the agent: %w", err)
+	}
+	defer done()
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", addr.Name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED): // none, or one that a dead agent left
+		return nil, fmt.Errorf("%w on %s", ErrNoAgent, root)
+	case errors.Is(err, fs.ErrPermission):
+		return nil, fmt.Errorf("ask the agent: %s is its user's and root's only: %w", filepath.Join(root, Name), fs.ErrPermission)
+	case err != nil:
+		return nil, fmt.Errorf("ask the agent: %w", err)
+	}
+	defer conn.Close()
+	end := context.AfterFunc(ctx, func() { conn.Close() })
+	defer end()
+	req, err := wire.Encode(Request{V: 1, Op: "status"})
+	if err != nil {
+		return nil, fmt.Errorf("ask the agent: %w", err)
+	}
+	if _, err := conn.Write(append(req, '\n')); err != nil {
+		return nil, fmt.Errorf("ask the agent: %w", err)
+	}
+	data, err := io.ReadAll(io.LimitReader(conn, MaxAnswer+1))
+	switch {
+	case ctx.Err() != nil:
+		return nil, fmt.Errorf("ask the agent: no answer within %s", limit)
+	case err != nil:
+		return nil, fmt.Errorf("ask the agent: %w", err)
+	case len(data) > MaxAnswer:
+		return nil, fmt.Errorf("ask the agent: more than %d bytes", MaxAnswer)
+	}
+	var a Answer
+	if err := wire.Decode(data, &a); err != nil {
+		return nil, fmt.Errorf("ask the agent: its answer is not understood (%w); is it of another version?", err)
+	}
+	if a.Error != "" || a.Status == nil {
+		return nil, fmt.Errorf("ask the agent: it says %q; is it of another version?", a.Error)
+	}
+	return a.Status, nil
+}

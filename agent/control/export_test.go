@@ -1,0 +1,4 @@
+package control
+
+// AnswerTo answers one connection.
+var AnswerTo = answer
