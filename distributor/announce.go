@@ -20,13 +20,18 @@ import (
 func (s *session) result(ctx context.Context, rel *verified) (*Result, error) {
 	res := &Result{Epoch: rel.Epoch, Commit: rel.Commit, Changed: []string{}, Cohorts: map[string]CohortResult{}, Newest: rel.Epoch}
 	for name, part := range rel.Cohorts {
-		c := CohortResult{State: part.State, Epoch: part.Epoch}
+		c := CohortResult{State: part.State, Epoch: part.Epoch, Reason: part.Reason}
 		_, st, err := s.statement(ctx, rel, name)
 		if err != nil {
 			return nil, err
 		}
 		if st != nil {
 			c.Bundle, c.Content, c.Size = st.Bundle.Object, st.Content, st.Bundle.Size
+			if own, err := variants(ctx, s.st, &st.Statement); err != nil {
+				res.warn(fmt.Sprintf("the hosts of cohort %s that have bundles of their own cannot be counted: %v", name, err))
+			} else {
+				c.Variants = len(own)
+			}
 		}
 		res.Cohorts[name] = c
 		switch part.State {
@@ -108,13 +113,13 @@ func (s *session) announceCohort(ctx context.Context, newest *verified, cohort s
 		}
 		if err == nil {
 			var view *manifest.View
-			if _, view, err = s.trust.AcceptHead(cohort, obj.Data, s.now()); err == nil {
+			if _, view, err = s.trust.AcceptHead(cohort, obj.Data, s.reader.now()); err == nil {
 				return false, !rollout.Assigns(view, epoch), nil, nil
 			}
 		}
 		return false, true, fmt.Errorf("head of cohort %s cannot be read: %w", cohort, err), nil
 	}
-	now := s.now()
+	now := s.reader.now()
 	done, err := rollout.Apply(ctx, s.cfg.Store, s.trust, s.cfg.Rollout, cohort, now, func(prev *manifest.View) (manifest.Manifest, bool, error) {
 		return rollout.Now(rollout.Input{
 			Store: s.storeID, Repo: s.cfg.Repo, Cohort: cohort, Era: s.keyring.Era, Prev: prev, Release: newest.Release, Statement: *env, By: s.cfg.By, Now: now,
@@ -180,12 +185,4 @@ func (s *session) index(ctx context.Context, ix manifest.CommitIndex) error {
 		}
 	}
 	return err
-}
-
-func (s *session) readIndex(ctx context.Context, commit string) (*manifest.CommitIndex, error) {
-	obj, err := s.cfg.Store.Get(ctx, manifest.KeyCommit(commit), manifest.MaxSmallBytes)
-	if err != nil {
-		return nil, err
-	}
-	return manifest.DecodeCommitIndex(obj.Data)
 }

@@ -10,10 +10,7 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"sync"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/muster-config/muster/distributor/bundle"
 	"github.com/muster-config/muster/distributor/manifest"
@@ -29,12 +26,15 @@ const uploads = 8
 
 // append builds the commit as epoch on top of newest and commits it by one conditional write. All that the release names is stored, and read back, before.
 func (s *session) append(ctx context.Context, newest *verified, epoch uint64, commit Commit, build BuildFunc, opts PublishOptions) (*verified, error) {
-	b, err := build(ctx, BuildInput{Epoch: epoch, Standing: s.standing(newest), Stands: s.stands(ctx, newest)})
+	b, err := build(ctx, BuildInput{Epoch: epoch, Stands: s.stands(newest), Index: s.index0(newest)})
 	if err != nil {
 		return nil, fmt.Errorf("build commit %.12s: %w", commit.ID, err)
 	}
 	if b.Commit.ID != commit.ID || b.Settings != opts.Settings {
 		return nil, fmt.Errorf("build of commit %.12s answered with commit %.12q and other settings: this is a bug", commit.ID, b.Commit.ID)
+	}
+	if newest != nil && newest.is(commit, opts.Settings) && !b.news(newest) {
+		return newest, nil // what was blocked is blocked still
 	}
 	if err := removed(newest, b, opts.RemoveCohorts); err != nil {
 		return nil, err
@@ -43,7 +43,7 @@ func (s *session) append(ctx context.Context, newest *verified, epoch uint64, co
 		V: manifest.Version, Store: s.storeID, Repo: s.cfg.Repo, Epoch: epoch, Kind: manifest.ReleaseCommit,
 		Commit: b.Commit.ID, Tree: b.Commit.Tree, Parents: append([]string{}, b.Commit.Parents...),
 		Author: person(b.Commit.Author), Committer: person(b.Commit.Committer), Subject: line(b.Commit.Subject),
-		Evaluator: b.Evaluator, Settings: b.Settings, Created: s.now(), Policy: b.Policy,
+		Evaluator: b.Evaluator, Settings: b.Settings, Created: s.reader.now(), Policy: b.Policy,
 	}
 	if newest != nil {
 		rel.Prev = newest.digest
@@ -129,85 +129,6 @@ func (s *session) create(ctx context.Context, epoch uint64, commit Commit, data 
 	return fmt.Errorf("commit %.12s %w as epoch %d: the answer of %s was lost and it could not be read back; publish it again, that finds out: %w", commit.ID, ErrMaybePublished, epoch, s.cfg.Store.URL(), err)
 }
 
-// stands looks up statements for a build. It reads at most the releases in which they were made.
-func (s *session) stands(ctx context.Context, newest *verified) func(string) *manifest.Statement {
-	return func(cohort string) *manifest.Statement {
-		if newest == nil {
-			return nil
-		}
-		_, st, err := s.statement(ctx, newest, cohort)
-		if err != nil || st == nil {
-			return nil // Standing, which every build asks, says what is wrong
-		}
-		return &st.Statement
-	}
-}
-
-// standing answers a build: is this what stands, and if not, which service epochs does the standing bundle have. The bundle comes from the store, so it is
-// believed only as far as the signed statement vouches for it.
-func (s *session) standing(newest *verified) func(context.Context, string, string) (*bundle.Index, bool, error) {
-	return func(ctx context.Context, cohort, content0 string) (*bundle.Index, bool, error) {
-		if newest == nil {
-			return nil, false, nil
-		}
-		_, st, err := s.statement(ctx, newest, cohort)
-		if err != nil || st == nil {
-			return nil, false, err
-		}
-		if st.Content0 == content0 {
-			return nil, true, nil
-		}
-		plan, err := scan(ctx, s.cfg.Store, manifest.KeyBundle(st.Bundle.Object))
-		if err == nil {
-			err = agrees(plan, &st.Statement)
-		}
-		if err != nil {
-			return nil, false, fmt.Errorf("standing bundle of cohort %s, epoch %d: %w", cohort, st.Epoch, err)
-		}
-		return &plan.Index, false, nil
-	}
-}
-
-// scan reads and checks a bundle of the store.
-func scan(ctx context.Context, st store.Reader, key string) (*bundle.Plan, error) {
-	r, size, err := st.Open(ctx, key)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w; hosts that do not have it cannot fetch it: restore it from a backup", key, err)
-	}
-	defer r.Close()
-	if size > bundle.MaxCompressed {
-		return nil, fmt.Errorf("%s: %w: %d bytes", key, ErrDamaged, size)
-	}
-	plan, err := bundle.Scan(io.LimitReader(r, bundle.MaxCompressed+1))
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w: %w; restore it from a backup", key, ErrDamaged, err)
-	}
-	return plan, nil
-}
-
-// agrees compares a scanned bundle with the statement that names it.
-func agrees(p *bundle.Plan, st *manifest.Statement) error {
-	key := manifest.KeyBundle(st.Bundle.Object)
-	differs := func(what string, has, want any) error {
-		return fmt.Errorf("%s: %w: %s is %v, and the signed statement says %v; restore it from a backup", key, ErrDamaged, what, has, want)
-	}
-	switch {
-	case p.Object != st.Bundle.Object:
-		return differs("digest", p.Object, st.Bundle.Object)
-	case p.Size != st.Bundle.Size:
-		return differs("size", p.Size, st.Bundle.Size)
-	case p.Tar != st.Bundle.Tar || p.TarSize != st.Bundle.TarSize:
-		return differs("tar digest", p.Tar, st.Bundle.Tar)
-	case p.Content != st.Content:
-		return differs("content digest", p.Content, st.Content)
-	case len(p.Entries) != st.Files:
-		return differs("number of files", len(p.Entries), st.Files)
-	case p.Index.Repo != st.Repo || p.Index.Cohort != st.Cohort || p.Index.Epoch != st.Epoch || p.Index.Commit != st.Commit:
-		return differs("origin", fmt.Sprintf("%s %s epoch %d", p.Index.Repo, p.Index.Cohort, p.Index.Epoch), fmt.Sprintf("%s %s epoch %d", st.Repo, st.Cohort, st.Epoch))
-	}
-	return nil
-}
-
 // putSource stores the evaluated tree.
 func (s *session) putSource(ctx context.Context, b *Build) (manifest.Object, error) {
 	packed, err := bundle.PackTree(b.Source)
@@ -246,86 +167,4 @@ func digestObject(ctx context.Context, st store.Reader, key string, limit int64)
 		return "", size, err
 	}
 	return "sha256:" + hex.EncodeToString(h.Sum(nil)), size, nil
-}
-
-// cohorts stores the bundles and makes every cohort's part of the release.
-func (s *session) cohorts(ctx context.Context, newest *verified, epoch uint64, b *Build) (map[string]manifest.ReleaseCohort, error) {
-	for name := range b.Cohorts {
-		if _, ok := b.Policy.Cohorts[name]; !ok {
-			return nil, fmt.Errorf("build of commit %.12s has cohort %q, which its policy does not declare: this is a bug", b.Commit.ID, name)
-		}
-	}
-	parts := map[string]manifest.ReleaseCohort{}
-	var mu sync.Mutex
-	group, gctx := errgroup.WithContext(ctx)
-	group.SetLimit(uploads)
-	usable := len(b.Policy.Cohorts) == 0
-	for name := range b.Policy.Cohorts {
-		built, ok := b.Cohorts[name]
-		if !ok {
-			return nil, fmt.Errorf("build of commit %.12s lacks cohort %s: this is a bug", b.Commit.ID, name)
-		}
-		var stood uint64
-		if newest != nil {
-			stood = newest.Cohorts[name].Epoch
-		}
-		switch {
-		case built.Blocked != "":
-			mu.Lock()
-			parts[name] = manifest.ReleaseCohort{State: manifest.StateBlocked, Epoch: stood, Reason: line(built.Blocked)}
-			mu.Unlock()
-			continue
-		case built.Same && stood == 0:
-			return nil, fmt.Errorf("build of commit %.12s says that cohort %s did not change, and nothing stands: this is a bug", b.Commit.ID, name)
-		case built.Same:
-			mu.Lock()
-			parts[name] = manifest.ReleaseCohort{State: manifest.StateHolds, Epoch: stood}
-			mu.Unlock()
-			usable = true
-			continue
-		}
-		usable = true
-		group.Go(func() error {
-			env, err := s.build(gctx, name, epoch, b, built)
-			if err != nil {
-				return err
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			parts[name] = manifest.ReleaseCohort{State: manifest.StateBuilt, Epoch: epoch, Statement: env}
-			return nil
-		})
-	}
-	if err := group.Wait(); err != nil {
-		return nil, err
-	}
-	if !usable {
-		return nil, fmt.Errorf("commit %.12s: %w: every cohort is blocked", b.Commit.ID, ErrRefused)
-	}
-	return parts, nil
-}
-
-// build stores one cohort's bundle and signs its statement.
-func (s *session) build(ctx context.Context, cohort string, epoch uint64, b *Build, c CohortBuild) (*manifest.Envelope, error) {
-	if len(c.Variants) > 0 {
-		return nil, fmt.Errorf("cohort %s: %w: files for single hosts cannot be published by this version", cohort, ErrRefused)
-	}
-	index := c.Index
-	index.V, index.Repo, index.Cohort, index.Host, index.Epoch, index.Commit = manifest.Version, s.cfg.Repo, cohort, "", epoch, b.Commit.ID
-	packed, err := bundle.Pack(index, c.Files)
-	if err != nil {
-		return nil, fmt.Errorf("pack cohort %s of commit %.12s: %w: %w", cohort, b.Commit.ID, ErrRefused, err)
-	}
-	object, err := s.put(ctx, manifest.KeyBundle(packed.Object), packed)
-	if err != nil {
-		return nil, err
-	}
-	env, err := manifest.Seal(manifest.KindStatement, manifest.Statement{
-		V: manifest.Version, Store: s.storeID, Repo: s.cfg.Repo, Cohort: cohort, Epoch: epoch, Commit: b.Commit.ID,
-		Bundle: object, Content: packed.Content, Files: packed.Files, Evidence: c.Evidence, Inputs: c.Inputs, Content0: c.Content0,
-	}, s.cfg.Release)
-	if err != nil {
-		return nil, fmt.Errorf("sign the statement of cohort %s: %w", cohort, err)
-	}
-	return env, nil
 }

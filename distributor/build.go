@@ -12,15 +12,14 @@ import (
 // After an error no epoch is used. One that is ErrRefused lays it to the commit, and is recorded; any other is about the machinery.
 type BuildFunc func(ctx context.Context, in BuildInput) (*Build, error)
 
-// BuildInput is what a build stands on.
+// BuildInput is what a build stands on. What it gives is verified. Not safe for concurrent use.
 type BuildInput struct {
 	Epoch uint64
-	// Standing gives per cohort (or "cohort/host" for a variant) the index of the bundle that stands: service epochs and epoch-0 digests. Absent for a new one.
-	// It is read from the store only for cohorts whose epoch-0 content differs, so it is a function.
-	Standing func(ctx context.Context, cohort string, content0 string) (index *bundle.Index, same bool, err error)
-	// Stands gives the statement that stands for a cohort, nil if there is none. It costs no read of the store. A build that changes only what a statement
-	// says beside its content (the evidence) is not Same: it asks Standing with an empty content0, which is never the same.
-	Stands func(cohort string) *manifest.Statement
+	// Stands gives the statement that stands for a cohort, nil if there is none. Its variants are in it, wherever they are stored.
+	Stands func(ctx context.Context, cohort string) (*manifest.Statement, error)
+	// Index reads the index of the bundle that stands for a cohort, or for a host of it that has its own: service epochs and epoch-0 digests. nil if nothing
+	// stands. It costs a read of the whole bundle, so it is asked only for what changed.
+	Index func(ctx context.Context, cohort, host string) (*bundle.Index, error)
 }
 
 // Build is a built commit: plain data.
@@ -54,13 +53,13 @@ type Commit struct {
 // CohortBuild is one cohort of a build.
 type CohortBuild struct {
 	Blocked  string // reason; then nothing else is set
-	Same     bool   // its epoch-0 content equals what stands: the release holds it; only Content0 and Inputs are set
+	Same     bool   // what stands is what the commit says: the release holds it, and nothing else is looked at
 	Index    bundle.Index
 	Files    []bundle.File
 	Evidence map[string]manifest.Grade
 	Content0 string
 	Inputs   string
-	Variants []VariantBuild
+	Variants []VariantBuild // in any order, a host once
 }
 
 // VariantBuild is one host's own bundle.

@@ -61,6 +61,7 @@ func TestFsckChain(t *testing.T) {
 		"holds another epoch": {3, func(r *manifest.Release) {
 			r.Cohorts["prod"] = manifest.ReleaseCohort{State: manifest.StateHolds, Epoch: 1}
 		}, "says that epoch 1 stands for cohort prod, and epoch 2 does"},
+		"a cohort left out":     {3, func(r *manifest.Release) { r.Policy.Cohorts["new"] = r.Policy.Cohorts["prod"] }, "declares cohort new, and says nothing of what it gets"},
 		"unreadable but signed": {3, func(r *manifest.Release) { r.V = 2 }, "signed by a release key, but cannot be read"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -84,6 +85,37 @@ func TestFsckChain(t *testing.T) {
 				t.Errorf("problems %q, want %q", all, test.want)
 			}
 		})
+	}
+}
+
+// The index of commits decides nothing; that it lags behind the releases is worth a look.
+func TestFsckIndexOfCommits(t *testing.T) {
+	var h history
+	p := newPlace(t, nil)
+	c1 := h.commit("", "prod/checkout=a")
+	p.mustPublish(h.job(c1), true)
+	for name, test := range map[string]struct {
+		index manifest.CommitIndex
+		want  string
+		fault bool
+	}{
+		"refused":     {manifest.CommitIndex{V: 1, Commit: c1, Reason: "bad", At: start}, "says that the commit was refused, and it is released as epoch 1", false},
+		"another one": {manifest.CommitIndex{V: 1, Commit: strings.Repeat("9", 40), Epoch: 1, At: start}, "is about commit 9999", true},
+	} {
+		if err := p.store.Put(t.Context(), manifest.KeyCommit(c1), encode(t, test.index)); err != nil {
+			t.Fatal(err)
+		}
+		report, err := distributor.Fsck(t.Context(), p.store, keyring(t, repoName), p.now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := report.Notices
+		if test.fault {
+			found = report.Problems
+		}
+		if report.OK() == test.fault || len(found) == 0 || !strings.Contains(found[0].String(), test.want) {
+			t.Errorf("%s: problems %v, notices %v", name, report.Problems, report.Notices)
+		}
 	}
 }
 

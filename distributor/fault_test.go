@@ -69,8 +69,8 @@ func TestEveryStoreCallFails(t *testing.T) {
 // faultAt reports whether both publishings took fewer calls than at.
 func faultAt(t *testing.T, at, down int, applied bool) (done bool) {
 	var h history
-	c1 := h.commit("", "prod/checkout=a", "prod/search=a", "staging/checkout=a")
-	c2 := h.commit(c1, "prod/search=b")
+	c1 := h.commit("", "prod/checkout=a", "prod/search=a", "staging/checkout=a", "prod/search@web-1=own")
+	c2 := h.commit(c1, "prod/search=b", "staging/checkout=!does not validate")
 	m := mem.New()
 	f := &faulty{at: at, down: down, applied: applied}
 	broken := newPlace(t, &storetest.Faults{Store: m, Hook: f.hook})

@@ -77,20 +77,29 @@ type history struct {
 
 type commit struct {
 	id, parent string
-	cohorts    map[string]map[string]string // cohort → service → text of its one file
+	cohorts    map[string]map[string]string // cohort → service → text of its one file; one that begins with "!" blocks the cohort
+	hosts      map[string]map[string]string // "cohort/host" → service → text there
 }
 
-// commit adds one on top of parent ("" for a root) whose cohorts are the parent's with changes "cohort/service=text" or "-cohort/service" applied.
+// commit adds one on top of parent ("" for a root) whose cohorts are the parent's with changes "cohort/service=text", "-cohort/service",
+// "cohort/service@host=text" or "-cohort/service@host" applied.
 func (h *history) commit(parent string, changes ...string) string {
-	c := &commit{parent: parent, cohorts: map[string]map[string]string{}}
+	c := &commit{parent: parent, cohorts: map[string]map[string]string{}, hosts: map[string]map[string]string{}}
 	if p := h.commits[parent]; p != nil {
 		for name, services := range p.cohorts {
 			c.cohorts[name] = maps.Clone(services)
+		}
+		for name, services := range p.hosts {
+			c.hosts[name] = maps.Clone(services)
 		}
 	}
 	for _, change := range changes {
 		if rest, ok := strings.CutPrefix(change, "-"); ok {
 			cohort, service, _ := strings.Cut(rest, "/")
+			if service, host, ok := strings.Cut(service, "@"); ok {
+				delete(c.hosts[cohort+"/"+host], service)
+				continue
+			}
 			delete(c.cohorts[cohort], service)
 			if len(c.cohorts[cohort]) == 0 {
 				delete(c.cohorts, cohort)
@@ -99,6 +108,13 @@ func (h *history) commit(parent string, changes ...string) string {
 		}
 		where, text, _ := strings.Cut(change, "=")
 		cohort, service, _ := strings.Cut(where, "/")
+		if service, host, ok := strings.Cut(service, "@"); ok {
+			if c.hosts[cohort+"/"+host] == nil {
+				c.hosts[cohort+"/"+host] = map[string]string{}
+			}
+			c.hosts[cohort+"/"+host][service] = text
+			continue
+		}
 		if c.cohorts[cohort] == nil {
 			c.cohorts[cohort] = map[string]string{}
 		}
@@ -138,9 +154,9 @@ func (h *history) job(id string) *distributor.Job {
 		Contains: func(_ context.Context, ancestor string) (bool, error) { return h.contains(id, ancestor), nil },
 		Build: func(ctx context.Context, in distributor.BuildInput) (*distributor.Build, error) {
 			b := &distributor.Build{Commit: identity, Evaluator: "test", Settings: settings, Policy: c.policy(), Cohorts: map[string]distributor.CohortBuild{}}
-			b.Source = []bundle.File{{Path: "fleet/fleet.cue", Mode: 0o644, Data: fmt.Append(nil, c.cohorts)}}
-			for name, services := range c.cohorts {
-				built, err := buildCohort(ctx, in, name, services)
+			b.Source = []bundle.File{{Path: "fleet/fleet.cue", Mode: 0o644, Data: fmt.Append(nil, c.cohorts, c.hosts)}}
+			for name := range c.cohorts {
+				built, err := c.build(ctx, in, name)
 				if err != nil {
 					return nil, err
 				}
@@ -151,30 +167,77 @@ func (h *history) job(id string) *distributor.Job {
 	}
 }
 
-func buildCohort(ctx context.Context, in distributor.BuildInput, name string, services map[string]string) (distributor.CohortBuild, error) {
-	c := distributor.CohortBuild{Index: bundle.Index{Services: map[string]bundle.Service{}}, Evidence: map[string]manifest.Grade{}, Inputs: settings}
-	for _, s := range slices.Sorted(maps.Keys(services)) {
-		file := bundle.File{Path: s + "/" + s + ".txt", Mode: 0o644, Data: []byte(services[s])}
-		digest := bundle.ContentDigest([]bundle.File{file})
-		c.Files = append(c.Files, file)
-		c.Index.Services[s] = bundle.Service{Epoch: in.Epoch, Digest: digest, Digest0: digest, Files: 1}
-		c.Evidence[s] = manifest.GradeProcess
-	}
-	c.Content0 = bundle.ContentDigest(c.Files)
-	old, same, err := in.Standing(ctx, name, c.Content0)
-	if err != nil {
-		return c, err
-	}
-	c.Same = same
-	if old != nil {
-		for s, now := range c.Index.Services {
-			if before, ok := old.Services[s]; ok && before.Digest0 == now.Digest0 {
-				now.Epoch = before.Epoch
-				c.Index.Services[s] = now
-			}
+// build makes a cohort's part as the pipeline does, of one file a service.
+func (c *commit) build(ctx context.Context, in distributor.BuildInput, name string) (distributor.CohortBuild, error) {
+	for _, text := range c.cohorts[name] {
+		if strings.HasPrefix(text, "!") {
+			return distributor.CohortBuild{Blocked: text[1:]}, nil
 		}
 	}
-	return c, nil
+	st, err := in.Stands(ctx, name)
+	if err != nil {
+		return distributor.CohortBuild{}, err
+	}
+	hosts := []string{""}
+	stood := map[string]string{} // host → content0 of its own
+	for where := range c.hosts {
+		if cohort, host, _ := strings.Cut(where, "/"); cohort == name {
+			hosts = append(hosts, host)
+		}
+	}
+	if st != nil {
+		for _, v := range st.Variants {
+			stood[v.Host] = v.Content0
+			hosts = append(hosts, v.Host)
+		}
+	}
+	slices.Sort(hosts)
+	hosts = slices.Compact(hosts)
+	same := st != nil
+	var own distributor.VariantBuild
+	out := distributor.CohortBuild{Inputs: settings}
+	for _, host := range hosts {
+		v := distributor.VariantBuild{Host: host, Index: bundle.Index{Services: map[string]bundle.Service{}}, Evidence: map[string]manifest.Grade{}}
+		for service, text := range c.cohorts[name] {
+			if theirs, ok := c.hosts[name+"/"+host][service]; ok {
+				text = theirs
+			}
+			file := bundle.File{Path: service + "/" + service + ".txt", Mode: 0o644, Data: []byte(text)}
+			digest := bundle.ContentDigest([]bundle.File{file})
+			v.Files = append(v.Files, file)
+			v.Index.Services[service] = bundle.Service{Epoch: in.Epoch, Digest: digest, Digest0: digest, Files: 1}
+			v.Evidence[service] = manifest.GradeProcess
+		}
+		v.Content0 = bundle.ContentDigest(v.Files)
+		from := ""
+		if st != nil {
+			stands := st.Content0
+			if content0, ok := stood[host]; ok {
+				stands, from = content0, host
+			}
+			same = same && stands == v.Content0
+			old, err := in.Index(ctx, name, from)
+			if err != nil {
+				return out, err
+			}
+			for s, now := range v.Index.Services {
+				if before, ok := old.Services[s]; ok && before.Digest0 == now.Digest0 {
+					now.Epoch = before.Epoch
+					v.Index.Services[s] = now
+				}
+			}
+		}
+		if host == "" {
+			own = v
+		} else if !maps.Equal(v.Index.Services, own.Index.Services) {
+			out.Variants = append(out.Variants, v)
+		}
+	}
+	if same {
+		return distributor.CohortBuild{Same: true}, nil
+	}
+	out.Index, out.Files, out.Evidence, out.Content0 = own.Index, own.Files, own.Evidence, own.Content0
+	return out, nil
 }
 
 func (c *commit) policy() manifest.Policy {

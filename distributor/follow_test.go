@@ -43,7 +43,7 @@ func TestFollow(t *testing.T) {
 			tip = to
 		}
 		opened := map[string]int{}
-		var told []string
+		var told, troubles []string
 		var log bytes.Buffer
 		follower := &distributor.Follower{
 			Publisher: pub, Every: time.Second, Options: distributor.PublishOptions{RolloutNow: true},
@@ -63,6 +63,7 @@ func TestFollow(t *testing.T) {
 				}
 				return job, nil
 			},
+			Trouble: func(err error) { troubles = append(troubles, fmt.Sprint(err != nil)) },
 			Done: func(commit string, res *distributor.Result, err error) {
 				told = append(told, fmt.Sprint(commit == good, commit == bad, commit == fixed, res != nil, errors.Is(err, distributor.ErrRefused)))
 			},
@@ -114,6 +115,9 @@ func TestFollow(t *testing.T) {
 		if n := strings.Count(log.String(), "is not published"); n != 2 {
 			t.Errorf("%d log lines on commits not published:\n%s", n, &log)
 		}
+		if got := strings.Join(troubles, " "); got != "true false" {
+			t.Errorf("told of trouble: %s", got)
+		}
 		if n := strings.Count(log.String(), "tried again"); n != 1 {
 			t.Errorf("%d log lines on the store being away:\n%s", n, &log)
 		}
@@ -124,6 +128,66 @@ func TestFollow(t *testing.T) {
 			t.Errorf("prod runs %d", epoch)
 		}
 		p.fsck(m)
+	})
+}
+
+// The forge is away for a day, and the branch is gone for another: following never stops, says each once, and asks ever less often.
+func TestFollowThroughTrouble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var h history
+		p := newPlace(t, nil)
+		first := h.commit("", "prod/checkout=a")
+		second := h.commit(first, "prod/checkout=b")
+		away, gone := errors.New("dial tcp 10.0.0.1:443: connection refused"), errors.New("branch gone")
+		var mu sync.Mutex
+		tip, tipErr, asked := first, error(nil), 0
+		set := func(commit string, err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			tip, tipErr, asked = commit, err, 0
+		}
+		var told []string
+		follower := &distributor.Follower{
+			Publisher: p.pub, Every: 10 * time.Second,
+			Tip: func(context.Context) (string, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				asked++
+				if errors.Is(tipErr, away) {
+					return "", fmt.Errorf("dial tcp 10.0.0.1:443->%d: connection refused", 40000+asked)
+				}
+				return tip, tipErr
+			},
+			Open:    func(_ context.Context, commit string) (*distributor.Job, error) { return h.job(commit), nil },
+			Done:    func(_ string, res *distributor.Result, err error) { told = append(told, fmt.Sprint(res.Epoch, err)) },
+			Trouble: func(err error) { told = append(told, fmt.Sprint("trouble ", err != nil)) },
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- follower.Run(ctx) }()
+		later := func(d time.Duration) {
+			time.Sleep(d) // of the bubble's clock
+			synctest.Wait()
+		}
+		later(time.Minute)
+		set("", away)
+		later(24 * time.Hour)
+		if asked < 200 || asked > 400 {
+			t.Errorf("asked %d times in a day", asked)
+		}
+		set("", gone)
+		later(24 * time.Hour)
+		set(first, nil)
+		later(10 * time.Minute)
+		set(second, nil)
+		later(time.Minute)
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		if got := strings.Join(told, ", "); got != "1 <nil>, trouble true, trouble true, trouble false, 2 <nil>" {
+			t.Errorf("told %s", got)
+		}
 	})
 }
 

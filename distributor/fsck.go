@@ -209,7 +209,12 @@ func (f *fsck) commits(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	indexed := map[string]bool{}
+	indexed, released := map[string]bool{}, map[string]uint64{}
+	for _, epoch := range f.epochs { // ascending
+		if rel := f.releases[epoch]; rel.Kind == manifest.ReleaseCommit {
+			released[rel.Commit] = epoch
+		}
+	}
 	for _, info := range infos {
 		data, ok, err := f.get(ctx, info.Key, manifest.MaxSmallBytes, nextIndex)
 		if err != nil {
@@ -225,7 +230,7 @@ func (f *fsck) commits(ctx context.Context) error {
 			continue
 		}
 		indexed[ix.Commit] = true
-		rel := f.releases[ix.Epoch]
+		rel, newest := f.releases[ix.Epoch], released[ix.Commit]
 		switch {
 		case manifest.KeyCommit(ix.Commit) != info.Key:
 			f.problem(info.Key, nextIndex, "is about commit %s", ix.Commit)
@@ -233,6 +238,10 @@ func (f *fsck) commits(ctx context.Context) error {
 			// Published while this ran; a later check sees it whole.
 		case ix.Epoch != 0 && (rel == nil || rel.Commit != ix.Commit):
 			f.problem(info.Key, nextIndex, "says epoch %d, which is not a release of this commit", ix.Epoch)
+		case ix.Epoch == 0 && newest != 0:
+			f.notice(info.Key, nextIndex, "says that the commit was refused, and it is released as epoch %d", newest)
+		case ix.Epoch < newest:
+			f.notice(info.Key, nextIndex, "says epoch %d, and the commit is released as epoch %d too", ix.Epoch, newest)
 		}
 	}
 	for _, epoch := range f.epochs {

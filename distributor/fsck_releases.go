@@ -77,6 +77,11 @@ func (f *fsck) chain(context.Context) error {
 		case before != nil && rel.Prev != before.digest:
 			f.problem(key, nextRestore, "does not follow release %d: the chain is broken between them", last)
 		}
+		for _, name := range sorted(rel.Policy.Cohorts) {
+			if _, ok := rel.Cohorts[name]; !ok {
+				f.problem(key, nextRestore, "declares cohort %s, and says nothing of what it gets", name)
+			}
+		}
 		whole := len(missing) == 0 && (before == nil) == (rel.Prev == "")
 		for _, name := range sorted(rel.Cohorts) {
 			part := rel.Cohorts[name]
@@ -109,7 +114,7 @@ func (f *fsck) statement(key, cohort string, env *manifest.Envelope) {
 	name := fmt.Sprintf("cohort %s in epoch %d", cohort, st.Epoch)
 	f.named(st.Bundle.Object, name)
 	for _, v := range st.Variants {
-		f.named(v.Bundle.Object, name+", host "+v.Host)
+		f.named(v.Bundle.Object, fmt.Sprintf("%s in epoch %d", place(cohort, v.Host), st.Epoch))
 	}
 	if st.VariantsObject != nil {
 		f.named(st.VariantsObject.Object, name+", the list of its variants")
@@ -138,19 +143,16 @@ func (f *fsck) bundles(ctx context.Context) error {
 				if err != nil {
 					continue // found by chain
 				}
-				if err := f.bundle(ctx, st); err != nil {
-					return err
-				}
-				checked[manifest.KeyBundle(st.Bundle.Object)] = true
-				for _, v := range st.Variants {
-					checked[manifest.KeyBundle(v.Bundle.Object)] = true
-					if err := f.plain(ctx, v.Bundle, "host "+v.Host+" of cohort "+name); err != nil {
+				if o := st.VariantsObject; o != nil {
+					checked[manifest.KeyBundle(o.Object)] = true
+					if st.Variants, err = f.variants(ctx, st); err != nil {
 						return err
 					}
 				}
-				if o := st.VariantsObject; o != nil {
-					checked[manifest.KeyBundle(o.Object)] = true
-					if err := f.plain(ctx, *o, "the variants of cohort "+name); err != nil {
+				for _, host := range append([]string{""}, hostsOf(st.Variants)...) {
+					want, _ := bundleOf(st, host)
+					checked[manifest.KeyBundle(want.Bundle.Object)] = true
+					if err := f.bundle(ctx, st, want); err != nil {
 						return err
 					}
 				}
@@ -181,9 +183,39 @@ func (f *fsck) bundles(ctx context.Context) error {
 	return nil
 }
 
-func (f *fsck) bundle(ctx context.Context, st *manifest.Statement) error {
-	key := manifest.KeyBundle(st.Bundle.Object)
-	used := strings.Join(f.objects[st.Bundle.Object], ", ")
+// hostsOf names the hosts of variants.
+func hostsOf(list []manifest.Variant) []string {
+	hosts := make([]string, len(list))
+	for i, v := range list {
+		hosts[i] = v.Host
+	}
+	return hosts
+}
+
+// variants reads the list of a statement's variants, and notes their bundles.
+func (f *fsck) variants(ctx context.Context, st *manifest.Statement) ([]manifest.Variant, error) {
+	key := manifest.KeyBundle(st.VariantsObject.Object)
+	list, err := variants(ctx, f.st, st)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		f.problem(key, nextRestore, "is missing (%s)", strings.Join(f.objects[st.VariantsObject.Object], ", "))
+		return nil, nil
+	case errors.Is(err, ErrDamaged), errors.Is(err, manifest.ErrMalformed):
+		f.problem(key, nextRestore, "%v (%s)", bare(err, key), strings.Join(f.objects[st.VariantsObject.Object], ", "))
+		return nil, nil
+	case err != nil:
+		return nil, f.unreadable(key, err)
+	}
+	f.report.Checked.Bundles++
+	for _, v := range list {
+		f.named(v.Bundle.Object, fmt.Sprintf("%s in epoch %d", place(st.Cohort, v.Host), st.Epoch))
+	}
+	return list, nil
+}
+
+func (f *fsck) bundle(ctx context.Context, st *manifest.Statement, want manifest.Variant) error {
+	key := manifest.KeyBundle(want.Bundle.Object)
+	used := strings.Join(f.objects[want.Bundle.Object], ", ")
 	r, _, err := f.st.Open(ctx, key)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
@@ -198,8 +230,17 @@ func (f *fsck) bundle(ctx context.Context, st *manifest.Statement) error {
 	switch {
 	case err == nil:
 		f.report.Checked.Bundles++
-		if err := agrees(plan, st); err != nil {
+		if err := agrees(plan, st, want); err != nil {
 			f.problem(key, nextRestore, "%v (%s)", bare(err, key), used)
+			return nil
+		}
+		for _, service := range sorted(plan.Index.Services) {
+			switch s := plan.Index.Services[service]; {
+			case s.Epoch == 0 || s.Epoch > st.Epoch:
+				f.problem(key, nextRestore, "says that service %s last changed in epoch %d, and is of epoch %d (%s)", service, s.Epoch, st.Epoch, used)
+			case want.Evidence[service] == "":
+				f.problem(key, nextRestore, "has service %s, for which its statement asks no evidence (%s)", service, used)
+			}
 		}
 	case errors.As(err, &bad):
 		f.problem(key, nextRestore, "%v (%s)", bad, used)
@@ -226,23 +267,6 @@ func bare(err error, key string) string {
 	text := strings.TrimPrefix(err.Error(), key+": ")
 	text, _, _ = strings.Cut(text, "; ")
 	return text
-}
-
-// plain checks an object's bytes only.
-func (f *fsck) plain(ctx context.Context, o manifest.Object, used string) error {
-	key := manifest.KeyBundle(o.Object)
-	digest, size, err := digestObject(ctx, f.st, key, o.Size)
-	switch {
-	case errors.Is(err, store.ErrNotFound):
-		f.problem(key, nextRestore, "is missing (%s)", used)
-	case err != nil:
-		return f.unreadable(key, err)
-	case digest != o.Object || size != o.Size:
-		f.problem(key, nextRestore, "digest mismatch (%s)", used)
-	default:
-		f.report.Checked.Bundles++
-	}
-	return nil
 }
 
 // sources checks the stored trees. They are named by tree, so the newest release that names one says what it must be.

@@ -8,8 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
+	"time"
 
 	"github.com/muster-config/muster/distributor/manifest"
 	"github.com/muster-config/muster/distributor/store"
@@ -25,7 +24,7 @@ func (p *Publisher) open(ctx context.Context) (*session, error) {
 	if kr.Repo != p.cfg.Repo {
 		return nil, fmt.Errorf("keyring given is for repo %q, and this is %q: %w", kr.Repo, p.cfg.Repo, manifest.ErrForeign)
 	}
-	s := &session{Publisher: p, releases: map[uint64]*verified{}, blocked: map[uint64]bool{}}
+	s := &session{p, newReader(p.cfg.Store, p.cfg.Store.URL(), p.cfg.Log, p.now, &p.indexes)}
 	if s.trust, err = manifest.NewTrust(p.cfg.Repo, p.cfg.Keyring); err != nil {
 		return nil, fmt.Errorf("keyring given: %w", err)
 	}
@@ -44,6 +43,9 @@ func (p *Publisher) open(ctx context.Context) (*session, error) {
 	s.trust.Store = s.storeID
 	return s, nil
 }
+
+// now is the time in whole seconds: that is what people and logs compare.
+func (p *Publisher) now() time.Time { return p.cfg.Now().UTC().Truncate(time.Second) }
 
 // keysFit checks that the signers given have the roles that they are to sign in.
 func (p *Publisher) keysFit(k manifest.Keyring) error {
@@ -108,28 +110,6 @@ func (s *session) openKeyring(ctx context.Context, given manifest.Keyring) error
 	return nil
 }
 
-// keyringVersions lists the versions of the store's keyrings, ascending. What is not named like a keyring is left to fsck.
-func keyringVersions(ctx context.Context, st store.Reader) ([]uint64, error) {
-	infos, err := listAll(ctx, st, manifest.PrefixKeyrings)
-	if err != nil {
-		return nil, err
-	}
-	var versions []uint64
-	for _, info := range infos {
-		if v, ok := parseKeyringKey(info.Key); ok {
-			versions = append(versions, v)
-		}
-	}
-	slices.Sort(versions)
-	return versions, nil
-}
-
-func parseKeyringKey(key string) (uint64, bool) {
-	name, ok := strings.CutSuffix(strings.TrimPrefix(key, manifest.PrefixKeyrings), ".json")
-	v, err := strconv.ParseUint(name, 10, 64)
-	return v, ok && err == nil && manifest.KeyKeyring(v) == key
-}
-
 // openStoreID reads store.json, or creates it with a random id. Of many publishers one is first, and all use its id.
 func (s *session) openStoreID(ctx context.Context) (string, error) {
 	st := s.cfg.Store
@@ -172,34 +152,3 @@ func (s *session) neverUsed(ctx context.Context, missing string) error {
 	}
 	return nil
 }
-
-func readStoreID(ctx context.Context, st store.Reader) (string, error) {
-	obj, err := st.Get(ctx, manifest.KeyStore, manifest.MaxSmallBytes)
-	if err != nil {
-		return "", fmt.Errorf("read the store's identity: %w", err)
-	}
-	id, err := manifest.DecodeStoreID(obj.Data)
-	if err != nil {
-		return "", fmt.Errorf("%s: %w", manifest.KeyStore, err)
-	}
-	return id.ID, nil
-}
-
-// listAll lists everything under prefix.
-func listAll(ctx context.Context, st store.Reader, prefix string) ([]store.Info, error) {
-	var all []store.Info
-	for after := ""; ; {
-		page, err := st.List(ctx, prefix, after, pageSize)
-		if err != nil {
-			return nil, fmt.Errorf("list %q: %w", prefix, err)
-		}
-		all = append(all, page...)
-		if len(page) < pageSize {
-			return all, nil
-		}
-		after = page[len(page)-1].Key
-	}
-}
-
-// pageSize is what S3 gives at most.
-const pageSize = 1000

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/muster-config/muster/distributor/manifest"
@@ -60,7 +61,8 @@ func (c *Config) Validate() error {
 
 // Publisher appends releases to a store. It keeps nothing that a store does not have: any number of them may work on one store. Safe for concurrent use.
 type Publisher struct {
-	cfg Config
+	cfg     Config
+	indexes indexes
 }
 
 // NewPublisher makes a publisher. It reads and writes nothing yet.
@@ -75,6 +77,12 @@ func NewPublisher(cfg Config) (*Publisher, error) {
 		cfg.By = "muster publish"
 	}
 	return &Publisher{cfg: cfg}, nil
+}
+
+// Check finds out whether publishing can begin: the keyring, the keys and the store go together. An empty store gets its identity and the keyring by it.
+func (p *Publisher) Check(ctx context.Context) error {
+	_, err := p.open(ctx)
+	return err
 }
 
 // PublishOptions are how one commit is published.
@@ -107,6 +115,9 @@ type CohortResult struct {
 	Bundle  string               `json:"bundle"`
 	Content string               `json:"content"`
 	Size    int64                `json:"size"`
+	// Reason is why it is blocked; Variants counts the hosts that have a bundle of their own.
+	Reason   string `json:"reason,omitempty"`
+	Variants int    `json:"variants,omitempty"`
 }
 
 // Publish takes one commit to the store: one release, also if nothing changed. ancestry reports whether the commit contains another one; build is called anew
@@ -121,7 +132,7 @@ func (p *Publisher) Publish(ctx context.Context, commit Commit, ancestry func(ct
 	}
 	rel, already, err := s.release(ctx, commit, ancestry, build, opts)
 	if errors.Is(err, ErrRefused) {
-		if note := s.index(ctx, manifest.CommitIndex{V: manifest.Version, Commit: commit.ID, Reason: line(err.Error()), At: s.now()}); note != nil {
+		if note := s.index(ctx, manifest.CommitIndex{V: manifest.Version, Commit: commit.ID, Reason: line(because(commit, err)), At: s.reader.now()}); note != nil {
 			p.cfg.Log.Warn("refused commit not recorded", "commit", commit.ID, "err", note)
 		}
 	}
@@ -144,25 +155,22 @@ func (p *Publisher) Publish(ctx context.Context, commit Commit, ancestry func(ct
 	return res, err
 }
 
+// because is a refusal without what its reader knows: which commit, and that it was refused.
+func because(commit Commit, err error) string {
+	text := err.Error()
+	for _, known := range []string{fmt.Sprintf("build commit %.12s: ", commit.ID), fmt.Sprintf("commit %.12s: ", commit.ID), ErrRefused.Error() + ": "} {
+		text = strings.TrimPrefix(text, known)
+	}
+	return text
+}
+
 func (r *Result) warn(text string) { r.Warnings = append(r.Warnings, text) }
 
 // session is one publishing: the store's identity and keys as read at its start.
 type session struct {
 	*Publisher
-	storeID  string
-	trust    manifest.TrustState
-	keyring  manifest.Keyring
-	releases map[uint64]*verified // verified ones, by epoch; immutable, so read once
-	blocked  map[uint64]bool      // epochs whose key is taken by something that no list shows and nobody can read
+	*reader
 }
-
-// verified is a release that verified, with the digest of its payload.
-type verified struct {
-	*manifest.Release
-	digest string
-}
-
-func (s *session) now() time.Time { return s.cfg.Now().UTC().Truncate(time.Second) }
 
 // release finds or makes the release of the commit. already: it was there before.
 func (s *session) release(ctx context.Context, commit Commit, ancestry func(context.Context, string) (bool, error), build BuildFunc, opts PublishOptions) (rel *verified, already bool, err error) {
@@ -175,7 +183,8 @@ func (s *session) release(ctx context.Context, commit Commit, ancestry func(cont
 			return nil, false, err
 		}
 		if newest != nil {
-			if newest.Commit == commit.ID && newest.Kind == manifest.ReleaseCommit && newest.Settings == opts.Settings {
+			// A release in which a cohort is blocked is built once more: what blocked it may be gone.
+			if newest.is(commit, opts.Settings) && !newest.blocks() {
 				return newest, true, nil
 			}
 			if err := s.mayFollow(ctx, newest, commit, ancestry); err != nil {
@@ -195,7 +204,7 @@ func (s *session) release(ctx context.Context, commit Commit, ancestry func(cont
 			}
 			continue
 		}
-		return rel, false, err
+		return rel, err == nil && rel == newest, err
 	}
 	return nil, false, fmt.Errorf("publish commit %.12s: %w %d times in a row; nothing was published, try again", commit.ID, ErrContended, races)
 }

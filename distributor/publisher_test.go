@@ -241,33 +241,6 @@ func TestRemovedCohort(t *testing.T) {
 	p.fsck(p.store)
 }
 
-func TestBlockedCohorts(t *testing.T) {
-	var h history
-	p := newPlace(t, nil)
-	c1 := h.commit("", "prod/checkout=a", "staging/checkout=a")
-	p.mustPublish(h.job(c1), true)
-	block := func(job *distributor.Job, cohorts ...string) *distributor.Job {
-		build := job.Build
-		job.Build = func(ctx context.Context, in distributor.BuildInput) (*distributor.Build, error) {
-			b, err := build(ctx, in)
-			for _, c := range cohorts {
-				b.Cohorts[c] = distributor.CohortBuild{Blocked: "checkout does not validate"}
-			}
-			return b, err
-		}
-		return job
-	}
-	c2 := h.commit(c1, "prod/checkout=b", "staging/checkout=b")
-	if _, err := p.publish(block(h.job(c2), "prod", "staging"), true); !errors.Is(err, distributor.ErrRefused) {
-		t.Errorf("all blocked: %v", err)
-	}
-	res := p.mustPublish(block(h.job(c2), "prod"), true)
-	if !slices.Equal(res.Blocked, []string{"prod"}) || !slices.Equal(res.Changed, []string{"staging"}) || res.Cohorts["prod"].Epoch != 1 {
-		t.Errorf("%+v", res)
-	}
-	p.fsck(p.store)
-}
-
 // B050: publishers in a race. Epochs rise with no gap, each has one release, every commit is released at most once and never on top of one that contains it.
 func TestB050ConcurrentPublishers(t *testing.T) {
 	for _, n := range []int{2, 8} {

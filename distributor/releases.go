@@ -16,14 +16,14 @@ import (
 
 // newest reads the newest release that verifies, nil if there is none, and the epoch that comes next. An epoch held by junk is burnt: anybody who may write
 // the bucket can put it there, so it must neither stop publishing nor be taken for a release.
-func (s *session) newest(ctx context.Context) (newest *verified, next uint64, err error) {
-	epochs, err := s.lastEpochs(ctx)
+func (r *reader) newest(ctx context.Context) (newest *verified, next uint64, err error) {
+	epochs, err := r.lastEpochs(ctx)
 	if err != nil {
 		return nil, 0, err
 	}
-	burnt := maps.Clone(s.blocked)
+	burnt := maps.Clone(r.blocked)
 	for i := len(epochs) - 1; i >= 0; i-- {
-		rel, err := s.at(ctx, epochs[i])
+		rel, err := r.at(ctx, epochs[i])
 		if err == nil {
 			newest = rel
 			break
@@ -31,11 +31,11 @@ func (s *session) newest(ctx context.Context) (newest *verified, next uint64, er
 		if !errors.Is(err, errJunk) {
 			return nil, 0, err
 		}
-		s.cfg.Log.Warn("epoch is held by junk and skipped", "epoch", epochs[i], "err", err)
+		r.log.Warn("epoch is held by junk and skipped", "epoch", epochs[i], "err", err)
 		burnt[epochs[i]] = true
 		if i == 0 && epochs[0] > 1 {
 			// All of the last page is junk: go on with what comes before it.
-			earlier, err := s.epochsBefore(ctx, epochs[0])
+			earlier, err := r.epochsBefore(ctx, epochs[0])
 			if err != nil {
 				return nil, 0, err
 			}
@@ -50,36 +50,36 @@ func (s *session) newest(ctx context.Context) (newest *verified, next uint64, er
 		next++
 	}
 	if next > manifest.MaxCounter {
-		return nil, 0, fmt.Errorf("store %s has no epoch left", s.cfg.Store.URL())
+		return nil, 0, fmt.Errorf("store %s has no epoch left", r.url)
 	}
 	return newest, next, nil
 }
 
 // lastEpochs gives the last epochs that have an object, ascending: at most a page. Names have a fixed width, so a long list is not read but searched.
-func (s *session) lastEpochs(ctx context.Context) ([]uint64, error) {
-	page, stray, full, err := s.epochsAfter(ctx, 0)
+func (r *reader) lastEpochs(ctx context.Context) ([]uint64, error) {
+	page, stray, full, err := r.epochsAfter(ctx, 0)
 	switch {
 	case err != nil || !full:
 		return page, err
 	case stray:
-		return s.allEpochsBefore(ctx, manifest.MaxCounter+1)
+		return r.allEpochsBefore(ctx, manifest.MaxCounter+1)
 	}
-	return s.epochsBefore(ctx, manifest.MaxCounter+1)
+	return r.epochsBefore(ctx, manifest.MaxCounter+1)
 }
 
 // epochsBefore gives, ascending, the epochs with an object in the page's worth of numbers that ends with the last one before bound. Junk may hold numbers far
 // above the genuine ones, so the last one is found by halving: 53 short lists at most. Names that are no release mislead the halving; then all names are read.
-func (s *session) epochsBefore(ctx context.Context, bound uint64) ([]uint64, error) {
+func (r *reader) epochsBefore(ctx context.Context, bound uint64) ([]uint64, error) {
 	lo, hi := uint64(0), bound-1 // the last one is in (lo, hi], or there is none
 	for hi-lo > 1 {
 		mid := lo + (hi-lo)/2
-		first, err := s.cfg.Store.List(ctx, manifest.PrefixReleases, manifest.KeyRelease(mid), 1)
+		first, err := r.st.List(ctx, manifest.PrefixReleases, manifest.KeyRelease(mid), 1)
 		if err != nil {
 			return nil, fmt.Errorf("list releases: %w", err)
 		}
 		if len(first) > 0 {
 			if _, ok := manifest.ParseReleaseKey(first[0].Key); !ok {
-				return s.allEpochsBefore(ctx, bound)
+				return r.allEpochsBefore(ctx, bound)
 			}
 		}
 		if len(first) > 0 && first[0].Key < manifest.KeyRelease(bound) {
@@ -88,12 +88,12 @@ func (s *session) epochsBefore(ctx context.Context, bound uint64) ([]uint64, err
 			hi = mid
 		}
 	}
-	page, stray, full, err := s.epochsAfter(ctx, hi-min(hi, pageSize))
+	page, stray, full, err := r.epochsAfter(ctx, hi-min(hi, pageSize))
 	if err != nil {
 		return nil, err
 	}
 	if stray && full {
-		return s.allEpochsBefore(ctx, bound)
+		return r.allEpochsBefore(ctx, bound)
 	}
 	for len(page) > 0 && page[len(page)-1] >= bound {
 		page = page[:len(page)-1]
@@ -102,8 +102,8 @@ func (s *session) epochsBefore(ctx context.Context, bound uint64) ([]uint64, err
 }
 
 // allEpochsBefore reads every name and gives the last page of epochs before bound.
-func (s *session) allEpochsBefore(ctx context.Context, bound uint64) ([]uint64, error) {
-	infos, err := listAll(ctx, s.cfg.Store, manifest.PrefixReleases)
+func (r *reader) allEpochsBefore(ctx context.Context, bound uint64) ([]uint64, error) {
+	infos, err := listAll(ctx, r.st, manifest.PrefixReleases)
 	if err != nil {
 		return nil, err
 	}
@@ -117,12 +117,12 @@ func (s *session) allEpochsBefore(ctx context.Context, bound uint64) ([]uint64, 
 }
 
 // epochsAfter reads one page of names: the epochs in it, whether there were names that are no release, and whether the page was full, so that more may follow.
-func (s *session) epochsAfter(ctx context.Context, epoch uint64) (epochs []uint64, stray, full bool, err error) {
+func (r *reader) epochsAfter(ctx context.Context, epoch uint64) (epochs []uint64, stray, full bool, err error) {
 	after := ""
 	if epoch > 0 {
 		after = manifest.KeyRelease(epoch)
 	}
-	infos, err := s.cfg.Store.List(ctx, manifest.PrefixReleases, after, pageSize)
+	infos, err := r.st.List(ctx, manifest.PrefixReleases, after, pageSize)
 	if err != nil {
 		return nil, false, false, fmt.Errorf("list releases: %w", err)
 	}
@@ -141,12 +141,12 @@ const headReaders = 16
 
 // lost refuses to go on when a genuine head names a release above the newest that is there: releases are never deleted, so the store has lost some. To number anew
 // from what is left would give one epoch two contents, and hosts that run the lost one would seem to confirm the new one.
-func (s *session) lost(ctx context.Context, newest *verified) error {
+func (r *reader) lost(ctx context.Context, newest *verified) error {
 	have := uint64(0)
 	if newest != nil {
 		have = newest.Epoch
 	}
-	infos, err := listAll(ctx, s.cfg.Store, manifest.PrefixCohorts)
+	infos, err := listAll(ctx, r.st, manifest.PrefixCohorts)
 	if err != nil {
 		return err
 	}
@@ -155,7 +155,7 @@ func (s *session) lost(ctx context.Context, newest *verified) error {
 	group.SetLimit(headReaders)
 	for i, info := range infos {
 		group.Go(func() error {
-			obj, err := s.cfg.Store.Get(gctx, info.Key, manifest.MaxHeadBytes)
+			obj, err := r.st.Get(gctx, info.Key, manifest.MaxHeadBytes)
 			if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrTooLarge) {
 				return nil
 			}
@@ -163,7 +163,7 @@ func (s *session) lost(ctx context.Context, newest *verified) error {
 				return fmt.Errorf("read %s: %w", info.Key, err)
 			}
 			cohort := strings.TrimSuffix(strings.TrimPrefix(info.Key, manifest.PrefixCohorts), ".json")
-			if _, view, err := s.trust.AcceptHead(cohort, obj.Data, s.now()); err == nil { // what is not genuine says nothing
+			if _, view, err := r.trust.AcceptHead(cohort, obj.Data, r.now()); err == nil { // what is not genuine says nothing
 				for _, st := range view.Statements {
 					named[i] = max(named[i], st.Epoch)
 				}
@@ -178,7 +178,7 @@ func (s *session) lost(ctx context.Context, newest *verified) error {
 		if epoch <= have {
 			continue
 		}
-		if _, err := s.at(ctx, epoch); err == nil {
+		if _, err := r.at(ctx, epoch); err == nil {
 			continue // published since ours was read
 		} else if !errors.Is(err, store.ErrNotFound) && !errors.Is(err, errJunk) {
 			return err
@@ -194,23 +194,23 @@ var errJunk = errors.New("not a release of this store")
 
 // at reads the release of an epoch. errJunk if no release key of the keyring signed it for this place; a signed one that cannot be read is an error, since to
 // go on without it would build on an older state.
-func (s *session) at(ctx context.Context, epoch uint64) (*verified, error) {
-	if rel, ok := s.releases[epoch]; ok {
+func (r *reader) at(ctx context.Context, epoch uint64) (*verified, error) {
+	if rel, ok := r.releases[epoch]; ok {
 		return rel, nil
 	}
 	key := manifest.KeyRelease(epoch)
-	obj, err := s.cfg.Store.Get(ctx, key, manifest.MaxReleaseBytes)
+	obj, err := r.st.Get(ctx, key, manifest.MaxReleaseBytes)
 	switch {
 	case errors.Is(err, store.ErrTooLarge):
 		return nil, fmt.Errorf("%s: %w: %w", key, errJunk, err)
 	case err != nil:
 		return nil, fmt.Errorf("read release %d: %w", epoch, err)
 	}
-	rel, err := checkRelease(s.keyring, s.storeID, epoch, obj.Data)
+	rel, err := checkRelease(r.keyring, r.storeID, epoch, obj.Data)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", key, err)
 	}
-	s.releases[epoch] = rel
+	r.releases[epoch] = rel
 	return rel, nil
 }
 
@@ -249,7 +249,7 @@ func signed(k manifest.Keyring, data []byte) bool {
 }
 
 // statement gives the plain statement that stands for a cohort after rel, with its envelope; nil if there is none.
-func (s *session) statement(ctx context.Context, rel *verified, cohort string) (*manifest.Envelope, *manifest.VerifiedStatement, error) {
+func (r *reader) statement(ctx context.Context, rel *verified, cohort string) (*manifest.Envelope, *manifest.VerifiedStatement, error) {
 	part, ok := rel.Cohorts[cohort]
 	if !ok || part.Epoch == 0 {
 		return nil, nil, nil
@@ -257,7 +257,7 @@ func (s *session) statement(ctx context.Context, rel *verified, cohort string) (
 	in := rel
 	if part.Epoch != rel.Epoch {
 		var err error
-		if in, err = s.at(ctx, part.Epoch); err != nil {
+		if in, err = r.at(ctx, part.Epoch); err != nil {
 			return nil, nil, fmt.Errorf("release %d, which stands for cohort %s: %w; check the store with muster fsck", part.Epoch, cohort, err)
 		}
 	}
@@ -265,7 +265,7 @@ func (s *session) statement(ctx context.Context, rel *verified, cohort string) (
 	if env == nil {
 		return nil, nil, fmt.Errorf("release %d has no statement for cohort %s, which release %d says stands: %w; check the store with muster fsck", part.Epoch, cohort, rel.Epoch, ErrDamaged)
 	}
-	st, err := manifest.VerifyStatement(s.keyring, env)
+	st, err := manifest.VerifyStatement(r.keyring, env)
 	if err != nil {
 		return nil, nil, fmt.Errorf("statement of cohort %s in release %d: %w", cohort, part.Epoch, err)
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -16,7 +17,9 @@ import (
 
 	"github.com/muster-config/muster/cmd/internal/cli"
 	"github.com/muster-config/muster/distributor/collector"
+	"github.com/muster-config/muster/distributor/keys"
 	"github.com/muster-config/muster/distributor/manifest"
+	"github.com/muster-config/muster/distributor/rollout"
 	"github.com/muster-config/muster/distributor/store/open"
 )
 
@@ -53,17 +56,19 @@ func serve(ctx context.Context, path string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	st, err := open.OpenRead(ctx, cfg.Store)
+	st, err := open.Open(ctx, cfg.Store)
 	if err != nil {
 		return fmt.Errorf("store: %w", err)
 	}
-	var certificates *tls.Config
-	if cfg.CertFile != "" {
-		cert, err := tls.LoadX509KeyPair(cfg.CertFile, cfg.KeyFile)
-		if err != nil {
-			return cli.Fail(cli.Usage, "", "tls: %w", err)
+	certificates, err := certificates(cfg)
+	if err != nil {
+		return err
+	}
+	var signer manifest.Signer
+	if cfg.RolloutKey != "" {
+		if signer, err = rolloutKey(ctx, cfg.RolloutKey); err != nil {
+			return err
 		}
-		certificates = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
 	}
 	log := slog.New(slog.NewTextHandler(stderr, nil))
 	c, err := collector.New(cfg, collector.Deps{Store: st, Keyring: keyring, Tokens: tokens, Log: log})
@@ -79,6 +84,9 @@ func serve(ctx context.Context, path string, stdout, stderr io.Writer) error {
 		ln, scheme = tls.NewListener(ln, certificates), "https"
 	}
 	fmt.Fprintf(stdout, "muster-collector: listening on %s://%s for repo %s, reading %s\n", scheme, ln.Addr(), c.Repo(), st.URL())
+	if signer != nil {
+		fmt.Fprintln(stdout, "muster-collector: takes cohorts to new releases with the rollout key")
+	}
 
 	// The background work outlives the server by a moment, so that the last reports are written.
 	group, gctx := errgroup.WithContext(ctx)
@@ -88,11 +96,55 @@ func serve(ctx context.Context, path string, stdout, stderr io.Writer) error {
 		return c.Serve(gctx, ln)
 	})
 	group.Go(func() error { return c.Run(work) })
+	if signer != nil {
+		controller := &rollout.Controller{Store: st, Signer: signer, Seen: c, By: "muster-collector on " + hostName(), Log: log}
+		group.Go(func() error { return controller.Run(gctx) })
+	}
 	if err := group.Wait(); err != nil {
 		return err
 	}
 	fmt.Fprintln(stdout, "muster-collector: stopped")
 	return nil
+}
+
+// certificates are what the collector shows, and asks for.
+func certificates(cfg collector.Config) (*tls.Config, error) {
+	if cfg.CertFile == "" {
+		return nil, nil
+	}
+	cert, err := tls.LoadX509KeyPair(cfg.CertFile, cfg.KeyFile)
+	if err != nil {
+		return nil, cli.Fail(cli.Usage, "", "tls: %w", err)
+	}
+	c := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
+	if cfg.ClientCA != "" {
+		pem, err := os.ReadFile(cfg.ClientCA)
+		if err != nil {
+			return nil, cli.Fail(cli.Usage, "", "tls.client_ca_file: %w", err)
+		}
+		c.ClientCAs, c.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert
+		if !c.ClientCAs.AppendCertsFromPEM(pem) {
+			return nil, cli.Fail(cli.Usage, "", "tls.client_ca_file: %s holds no PEM certificate", cfg.ClientCA)
+		}
+	}
+	return c, nil
+}
+
+// rolloutKey opens the key. Whether agents take what it signs, each order is checked for before it is written.
+func rolloutKey(ctx context.Context, ref string) (manifest.Signer, error) {
+	signer, err := keys.Open(ctx, ref)
+	if err != nil {
+		return nil, cli.Fail(cli.Usage, "", "rollout_key: %w", err)
+	}
+	return signer, nil
+}
+
+func hostName() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return "an unnamed machine"
+	}
+	return name
 }
 
 func readKeyring(path string) ([]byte, error) {

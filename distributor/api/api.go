@@ -22,6 +22,8 @@ const (
 	PathReleases = "/v1/releases" // and /v1/releases/{epoch}
 	PathWait     = "/v1/wait/"    // + epoch; ?cohort=&strict=&after=<version>&wait=25s: green, judged by the collector
 	PathHealth   = "/healthz"
+	PathEvents   = "/v1/events" // server-sent events: a line for each change of a cohort
+	PathMetrics  = "/metrics"
 	PathReady    = "/readyz"
 )
 
@@ -120,6 +122,42 @@ type Host struct {
 	SeenAt  *time.Time      `json:"seen_at,omitempty"` // collector's clock
 	SkewS   float64         `json:"skew_s,omitempty"`  // seconds that the host's clock is ahead of the collector's, as its last signed report showed
 	Report  json.RawMessage `json:"report,omitempty"`  // GET /v1/hosts/{h} only: the last signed report's payload
+}
+
+// What can be done with hosts: POST /v1/hosts/{retire|unretire|accept}, for people with the role operator.
+const (
+	HostsRetire   = "retire"   // they are gone: they count no more, and an inventory may leave them out
+	HostsUnretire = "unretire" // take that back
+	HostsAccept   = "accept"   // they were installed anew: the other identity key that speaks as them is theirs
+)
+
+// HostsChange is the body of that. All of it is done, or nothing.
+type HostsChange struct {
+	Cohort string   `json:"cohort,omitempty"` // needed only where a host of that name is in several
+	Hosts  []string `json:"hosts"`
+	Reason string   `json:"reason,omitempty"`
+	By     string   `json:"by,omitempty"` // who does it; a token's own name stands above it
+}
+
+// HostsChanged answers it.
+type HostsChanged struct {
+	Hosts []HostRef `json:"hosts"`
+}
+
+// HostRef names a host.
+type HostRef struct {
+	Cohort string `json:"cohort"`
+	Host   string `json:"host"`
+}
+
+// Event is the data of one server-sent event of GET /v1/events: a cohort whose target, phase or counts changed.
+type Event struct {
+	Cohort   string               `json:"cohort"`
+	Target   uint64               `json:"target"`
+	Phase    manifest.Phase       `json:"phase"`
+	Mark     string               `json:"mark"`
+	Expected int                  `json:"expected"`
+	Verdicts map[verdict.Code]int `json:"verdicts"`
 }
 
 // Release is one release in GET /v1/releases.

@@ -331,6 +331,19 @@ func (c *Client) Host(ctx context.Context, host string) (*Host, error) {
 	return &h, nil
 }
 
+// ChangeHosts does with hosts what change says: HostsRetire, HostsUnretire or HostsAccept.
+func (c *Client) ChangeHosts(ctx context.Context, change string, q HostsChange) (*HostsChanged, error) {
+	body, err := wire.Encode(q)
+	if err != nil {
+		return nil, fmt.Errorf("encode the request: %w", err)
+	}
+	var out HostsChanged
+	if err := c.ask(ctx, http.MethodPost, PathHosts+"/"+url.PathEscape(change), nil, body, requestTimeout, &out); err != nil {
+		return nil, err
+	}
+	return &out, nil
+}
+
 // Releases is GET /v1/releases, newest first.
 func (c *Client) Releases(ctx context.Context) ([]Release, error) {
 	var list []Release

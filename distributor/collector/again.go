@@ -122,9 +122,9 @@ func (c *Collector) compareStored(ctx context.Context, epoch uint64) error {
 	r.token = rel.token
 	if !c.replaced[epoch] {
 		// This collector may have been started over the other one.
-		r.Release, r.statements = summary(rel.Release), statements(rel.Release)
+		r.Release, r.statements, r.tree, r.source = summary(rel.Release), statements(rel.Release), rel.Tree, rel.Source
 		if r.policy != nil {
-			r.policy = &rel.Policy
+			r.policy, c.newest = &rel.Policy, rel.Release
 			c.setFleet(r.policy, epoch)
 		}
 	}

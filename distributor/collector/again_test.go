@@ -166,7 +166,7 @@ func TestDatabaseWithoutReleases(t *testing.T) {
 	r.read()
 	r.agent("prod", "web-1").runs(one).say()
 	r.flush()
-	if _, err := r.c.db.db.ExecContext(t.Context(), "DROP TABLE releases"); err != nil {
+	if _, err := r.sqlite().db.ExecContext(t.Context(), "DROP TABLE releases"); err != nil {
 		t.Fatal(err)
 	}
 	r.restart()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/muster-config/muster/distributor/api"
 	"github.com/muster-config/muster/distributor/manifest"
+	"github.com/muster-config/muster/distributor/report"
 	"github.com/muster-config/muster/distributor/verdict"
 	"github.com/muster-config/muster/distributor/wire"
 )
@@ -51,15 +52,19 @@ func (c *Collector) status(who caller) *api.Status {
 		out := api.Cohort{Verdicts: map[verdict.Code]int{}, Phase: manifest.PhaseIdle}
 		for _, h := range hosts {
 			out.Verdicts[h.Verdict.Code]++
-			if h.Input.Expected {
+			if h.Input.Expected && !h.Input.Retired {
 				out.Expected++
 			}
 		}
 		var why []string
-		if short := c.short(name, hosts); short > 0 {
+		switch short, over := c.counted(name, hosts); {
+		case short > 0:
 			out.Expected += short
 			why = append(why, fmt.Sprintf("%d more of the hosts that it expects by number have never reported", short))
+		case over > 0:
+			why = append(why, fmt.Sprintf("%d hosts more than hosts.expect allows are there: raise it, or `muster hosts retire` those that are gone", over))
 		}
+		why = append(why, c.listProblems(name)...)
 		co := c.cohorts[name]
 		switch {
 		case co != nil && co.problem != "":
@@ -159,11 +164,50 @@ func tell(h judged) api.Host {
 }
 
 // Host is one host, with its last report. One that speaks in several cohorts is told where it is expected, or else where it spoke last.
-func (c *Collector) Host(_ context.Context, name string) (*api.Host, error) {
-	return c.oneHost(local, name)
+func (c *Collector) Host(ctx context.Context, name string) (*api.Host, error) {
+	return c.oneHost(ctx, local, name)
 }
 
-func (c *Collector) oneHost(who caller, name string) (*api.Host, error) {
+func (c *Collector) oneHost(ctx context.Context, who caller, name string) (*api.Host, error) {
+	out, k, said, err := c.findHost(who, name)
+	if err != nil || said == nil {
+		return out, err
+	}
+	out.Report, err = c.said(ctx, k, said)
+	return out, err
+}
+
+// said is the payload of a host's last signed report: as it waits to be written, or as it is stored; without a database, what is kept of it.
+func (c *Collector) said(ctx context.Context, k hostKey, kept *report.Report) (json.RawMessage, error) {
+	c.mu.RLock()
+	waiting := c.dirty.hosts[k]
+	c.mu.RUnlock()
+	if waiting != nil {
+		return json.RawMessage(waiting.Payload), nil
+	}
+	if c.db != nil {
+		data, err := c.db.signed(ctx, k)
+		if err == nil && data != nil {
+			if e, err := manifest.ParseEnvelope(data); err == nil && sum(e.Digest()) == c.digestOf(k) {
+				return json.RawMessage(e.Payload), nil
+			}
+		}
+	}
+	data, err := wire.Encode(kept)
+	return json.RawMessage(data), err
+}
+
+func (c *Collector) digestOf(k hostKey) (d [32]byte) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if co := c.cohorts[k.cohort]; co != nil && co.hosts[k.host] != nil {
+		d = co.hosts[k.host].digest
+	}
+	return d
+}
+
+// findHost is one host, and what is kept of its last report, with what is its own put back.
+func (c *Collector) findHost(who caller, name string) (*api.Host, hostKey, *report.Report, error) {
 	now := c.now()
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -174,7 +218,7 @@ func (c *Collector) oneHost(who caller, name string) (*api.Host, error) {
 		if co != nil {
 			h = co.hosts[name]
 		}
-		if h == nil && c.home[name] != cohortName {
+		if h == nil && !c.roster.has(cohortName, name) {
 			continue
 		}
 		in := c.input(cohortName, name, co, h, now)
@@ -184,17 +228,17 @@ func (c *Collector) oneHost(who caller, name string) (*api.Host, error) {
 		}
 	}
 	if best == nil {
-		return nil, refuse(http.StatusNotFound, "`muster hosts` lists them", "no host %.80q", name)
+		return nil, hostKey{}, nil, refuse(http.StatusNotFound, "`muster hosts` lists them", "no host %.80q", name)
 	}
 	out := tell(*best)
-	if best.host != nil && best.host.report != nil {
-		data, err := wire.Encode(best.host.report)
-		if err != nil {
-			return nil, err
-		}
-		out.Report = json.RawMessage(data)
+	k := hostKey{best.Input.Cohort, name}
+	h := best.host
+	if h == nil || h.report == nil {
+		return &out, k, nil, nil
 	}
-	return &out, nil
+	r := *h.report
+	r.Host, r.Key, r.Boot, r.Counter, r.At = name, h.key, h.boots[h.current].ID, h.boots[h.current].Counter, h.received.Add(h.skew).UTC()
+	return &out, k, &r, nil
 }
 
 // Releases lists the releases that are remembered, newest first.

@@ -244,7 +244,7 @@ func TestB099DiskFull(t *testing.T) {
 	r.read()
 	r.flush()
 	limit := func(pages int) {
-		if _, err := r.c.db.db.ExecContext(t.Context(), fmt.Sprintf("PRAGMA max_page_count = %d", pages)); err != nil {
+		if _, err := r.sqlite().db.ExecContext(t.Context(), fmt.Sprintf("PRAGMA max_page_count = %d", pages)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -283,7 +283,7 @@ func TestB099BoundedHistory(t *testing.T) {
 	r.flush()
 	for table, most := range map[string]int{"seen": maxReleases, "assigned": 100} {
 		var n int
-		if err := r.c.db.db.QueryRowContext(t.Context(), "SELECT count(*) FROM "+table).Scan(&n); err != nil || n != most {
+		if err := r.sqlite().db.QueryRowContext(t.Context(), "SELECT count(*) FROM "+table).Scan(&n); err != nil || n != most {
 			t.Errorf("%s: %d rows, want %d, %v", table, n, most, err)
 		}
 	}

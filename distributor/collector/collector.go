@@ -1,7 +1,7 @@
 // Package collector is the fleet's memory: agents report to it, it reads the store by itself, and it says what is true of each host (distributor/verdict)
 // and when a release is confirmed everywhere. It is never in the way: without it hosts still get their configuration from the store.
 //
-// State lives in memory and is written behind to SQLite within a second. Reports are state, not events: what is lost comes again with the next report.
+// State lives in memory and is written behind to SQLite or PostgreSQL within a second. Reports are state, not events: what is lost comes again with the next report.
 package collector
 
 import (
@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/singleflight"
@@ -48,7 +49,7 @@ type Collector struct {
 	tokens *Tokens
 	now    func() time.Time
 	log    *slog.Logger
-	db     *database // nil: nothing is remembered
+	db     storage // nil: nothing is remembered
 	repo   string
 	secret []byte // heartbeat keys are derived from it
 
@@ -60,14 +61,25 @@ type Collector struct {
 	ended     chan struct{} // closed when Run ends: nobody waits any longer
 	flushNow  chan struct{} // wakes the writer
 	reread    chan struct{} // wakes the reader
+	relist    chan struct{} // wakes the reader of inventories
+	count     counts
+
+	bumps    atomic.Uint64     // how often a verdict may have changed
+	streamed sync.Mutex        // guards statuses
+	statuses map[string]shared // of event streams, by what they may see
 
 	mu       sync.RWMutex
 	trust    manifest.TrustState
 	cohorts  map[string]*cohort
-	fleet    *manifest.Policy  // of the newest release; nil before the first
-	fleetAt  uint64            // its epoch
-	home     map[string]string // host → cohort whose list has it
+	fleet    *manifest.Policy     // of the newest release; nil before the first
+	fleetAt  uint64               // its epoch
+	roster   *roster              // who is expected where by name
+	lists    map[string]*hostList // the last good list of each inventory
+	retired  map[hostKey]retirement
+	shapes   *shapes
+	synced   uint64            // mark of what other collectors of this database wrote
 	releases []release         // ascending; at most maxReleases
+	newest   *manifest.Release // whole, of the last of them; never changed
 	seen     map[uint64]time.Time
 	digests  map[uint64]string            // of the payload that a release's number held first, as far back as seen
 	replaced map[uint64]bool              // releases whose number holds another one by now
@@ -91,9 +103,10 @@ type cohort struct {
 	raw      []byte         // its stored bytes
 	token    store.Token
 	lastRead time.Time
-	problem  string               // why the head in the store is not taken
-	assigned map[uint64]time.Time // epoch → when it was assigned
-	moved    chan struct{}        // closed and renewed with each new head; nil while nobody waits
+	problem  string                        // why the head in the store is not taken
+	variants map[string]*manifest.Variants // of the head's statements, by object digest
+	assigned map[uint64]time.Time          // epoch → when it was assigned
+	moved    chan struct{}                 // closed and renewed with each new head; nil while nobody waits
 }
 
 // New opens the database and loads what was remembered. The caller calls Run, or Close.
@@ -110,7 +123,8 @@ func New(cfg Config, deps Deps) (*Collector, error) {
 		parallel: make(chan struct{}, maxParallel), longPolls: make(chan struct{}, maxLongPolls), streams: make(chan struct{}, maxStreams),
 		objects: newCache(cacheBytes), ended: make(chan struct{}), flushNow: make(chan struct{}, 1), reread: make(chan struct{}, 1),
 		digests: map[uint64]string{}, replaced: map[uint64]bool{}, older: map[uint64]map[string]string{},
-		trust: trust, cohorts: map[string]*cohort{}, home: map[string]string{}, seen: map[uint64]time.Time{}, junk: map[string]store.Info{}, waits: map[waitQuery]waitState{},
+		relist: make(chan struct{}, 1), roster: makeRoster(nil, nil), lists: map[string]*hostList{}, retired: map[hostKey]retirement{}, shapes: newShapes(),
+		trust: trust, cohorts: map[string]*cohort{}, seen: map[uint64]time.Time{}, junk: map[string]store.Info{}, waits: map[waitQuery]waitState{},
 	}
 	if c.now == nil {
 		c.now = time.Now
@@ -122,14 +136,10 @@ func New(cfg Config, deps Deps) (*Collector, error) {
 	c.versions = uint64(max(c.started.UnixMilli(), 1)) // rises over a restart
 	c.dirty.clear()
 	if cfg.Database != "" {
-		path, err := databasePath(cfg.Database)
-		if err != nil {
+		if c.db, err = openStorage(context.Background(), cfg.Database, c.log, c.started); err != nil {
 			return nil, err
 		}
-		if c.db, err = openDatabase(path, c.log, c.started); err != nil {
-			return nil, err
-		}
-		if err := c.load(); err != nil {
+		if err := c.load(context.Background()); err != nil {
 			return nil, errors.Join(err, c.db.close())
 		}
 	}
@@ -139,6 +149,9 @@ func New(cfg Config, deps Deps) (*Collector, error) {
 			return nil, fmt.Errorf("make the heartbeat secret: %w", err)
 		}
 		c.dirty.secret = true
+		if err := c.shareSecret(context.Background()); err != nil {
+			return nil, errors.Join(err, c.db.close())
+		}
 	}
 	return c, nil
 }
@@ -151,6 +164,9 @@ func (c *Collector) Run(ctx context.Context) error {
 	var work sync.WaitGroup
 	work.Go(func() { c.follow(ctx) })
 	work.Go(func() { c.write(ctx) })
+	work.Go(func() { c.followLists(ctx) })
+	work.Go(func() { c.followOthers(ctx) })
+	work.Go(func() { c.writeInventory(ctx) })
 	work.Wait()
 	close(c.ended)
 	return c.Close()
@@ -179,6 +195,7 @@ func (c *Collector) cohortOf(name string) *cohort {
 
 // bump says that a verdict may have changed. Under c.mu.
 func (c *Collector) bump() {
+	c.bumps.Add(1)
 	if c.changed != nil {
 		close(c.changed)
 		c.changed = nil

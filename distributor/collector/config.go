@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/muster-config/muster/distributor/manifest"
 )
 
 // Defaults of a Config.
@@ -31,9 +33,12 @@ type Config struct {
 	KeyFile    string // tls.key_file, PEM
 	Store      string // URL
 	Keyring    string // path of the keyring where trust begins
-	Database   string // sqlite:///absolute/path; New alone also takes "", which remembers nothing over a restart
+	ClientCA   string // tls.client_ca_file, PEM: whoever connects must have a certificate that one of these signed
+	Database   string // sqlite:///absolute/path or postgres://…; New alone also takes "", which remembers nothing over a restart
 	TokensFile string
 	Poll       time.Duration // how often the store is read
+	RolloutKey string        // where the rollout key is (a path, env:NAME, exec:COMMAND): this collector also takes cohorts to new releases; "" is no controller here
+	Inventory  []Source      // beside what the fleet itself says
 }
 
 // WithDefaults fills in what was left out.
@@ -59,6 +64,9 @@ func (c Config) Validate() error {
 	if (c.CertFile == "") != (c.KeyFile == "") {
 		return errors.New("tls: needs cert_file and key_file, or neither")
 	}
+	if c.ClientCA != "" && c.CertFile == "" {
+		return errors.New("tls: client_ca_file needs cert_file and key_file")
+	}
 	if !loopbackHost(host) && (c.CertFile == "" || c.TokensFile == "") {
 		return fmt.Errorf("listen: %s can be reached from other machines; set tls.cert_file, tls.key_file and tokens_file, or listen on %s", c.Listen, DefaultListen)
 	}
@@ -67,8 +75,18 @@ func (c Config) Validate() error {
 	} else if u.Scheme == "https" || u.Scheme == "http" {
 		return errors.New("store: a web server cannot list what it holds, and a collector has to; name the store itself: file:///path or s3://bucket/prefix")
 	}
-	if _, err := databasePath(c.Database); err != nil {
+	if err := checkDatabase(c.Database); err != nil {
 		return err
+	}
+	seen := map[string]bool{}
+	for i, src := range c.Inventory {
+		if err := src.validate(); err != nil {
+			return fmt.Errorf("inventory[%d]: %w", i, err)
+		}
+		if seen[src.name()] {
+			return fmt.Errorf("inventory[%d]: %s is there twice", i, src.name())
+		}
+		seen[src.name()] = true
 	}
 	if c.Poll < 10*time.Millisecond || c.Poll > time.Hour {
 		return fmt.Errorf("poll: %s is not between 10ms and 1h", c.Poll)
@@ -76,21 +94,32 @@ func (c Config) Validate() error {
 	return nil
 }
 
+func (s Source) validate() error {
+	if !manifest.ValidName(s.Cohort) {
+		return fmt.Errorf("cohort: %.80q is not a name", s.Cohort)
+	}
+	switch s.Kind {
+	case listCSV, listFileSD:
+		if !filepath.IsAbs(s.At) {
+			return fmt.Errorf("%s: %q is not an absolute path", s.Kind, s.At)
+		}
+	case listHTTPSD:
+		u, err := url.Parse(s.At)
+		switch {
+		case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
+			return fmt.Errorf("%s: not an http or https URL", s.Kind)
+		case u.User != nil:
+			return fmt.Errorf("%s: the URL holds a user or a password; messages and the page show URLs", s.Kind)
+		}
+	default:
+		return errors.New("give one of csv, file_sd and http_sd")
+	}
+	return nil
+}
+
 func loopbackHost(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
-}
-
-// databasePath is the file of a database URL.
-func databasePath(s string) (string, error) {
-	if strings.HasPrefix(s, "postgres://") || strings.HasPrefix(s, "postgresql://") {
-		return "", errors.New("database: this version does not do PostgreSQL yet; use sqlite:///var/lib/muster-collector/state.db")
-	}
-	path, ok := strings.CutPrefix(s, "sqlite://")
-	if !ok || !filepath.IsAbs(path) || strings.ContainsAny(path, "?#\x00") {
-		return "", errors.New("database: missing or not sqlite:///absolute/path; use sqlite:///var/lib/muster-collector/state.db")
-	}
-	return filepath.Clean(path), nil
 }
 
 // LoadConfig reads a configuration file, fills in defaults and validates. An error is one line that names file, line and key.
@@ -233,7 +262,7 @@ func duration(n *yaml.Node, at string, to *time.Duration) error {
 var tlsKeys = fields[Config]{
 	"cert_file":      func(n *yaml.Node, at string, c *Config) error { return text(n, at, &c.CertFile) },
 	"key_file":       func(n *yaml.Node, at string, c *Config) error { return text(n, at, &c.KeyFile) },
-	"client_ca_file": nil,
+	"client_ca_file": func(n *yaml.Node, at string, c *Config) error { return text(n, at, &c.ClientCA) },
 }
 
 var configKeys = fields[Config]{
@@ -244,8 +273,33 @@ var configKeys = fields[Config]{
 	"database":    func(n *yaml.Node, at string, c *Config) error { return text(n, at, &c.Database) },
 	"tokens_file": func(n *yaml.Node, at string, c *Config) error { return text(n, at, &c.TokensFile) },
 	"poll":        func(n *yaml.Node, at string, c *Config) error { return duration(n, at, &c.Poll) },
-	"rollout_key": nil,
-	"inventory":   nil,
-	"prometheus":  nil,
-	"notify":      nil,
+	"rollout_key": func(n *yaml.Node, at string, c *Config) error { return text(n, at, &c.RolloutKey) },
+	"inventory": func(n *yaml.Node, at string, c *Config) error {
+		return each(n, at, func(n *yaml.Node, at string) error {
+			var s Source
+			if err := sourceKeys.read(n, at, &s); err != nil {
+				return err
+			}
+			c.Inventory = append(c.Inventory, s)
+			return nil
+		})
+	},
+	"prometheus": nil,
+	"notify":     nil,
+}
+
+var sourceKeys = fields[Source]{
+	"cohort":  func(n *yaml.Node, at string, s *Source) error { return text(n, at, &s.Cohort) },
+	"csv":     func(n *yaml.Node, at string, s *Source) error { return s.from(listCSV, n, at) },
+	"file_sd": func(n *yaml.Node, at string, s *Source) error { return s.from(listFileSD, n, at) },
+	"http_sd": func(n *yaml.Node, at string, s *Source) error { return s.from(listHTTPSD, n, at) },
+}
+
+// from is one of the places that a source may name.
+func (s *Source) from(kind string, n *yaml.Node, at string) error {
+	if s.Kind != "" {
+		return fail(n, "%s: give one of csv, file_sd and http_sd, not two; make another entry", at)
+	}
+	s.Kind = kind
+	return text(n, at, &s.At)
 }

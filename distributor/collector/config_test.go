@@ -38,6 +38,14 @@ notify: []
 	if diff := cmp.Diff(want, c); diff != "" || err != nil {
 		t.Errorf("%v\n%s", err, diff)
 	}
+	c, err = load(t, "store: file:///srv/muster\ndatabase: postgres://muster@db/muster\nrollout_key: env:ROLLOUT\ntls: {cert_file: /c.pem, key_file: /k.pem, client_ca_file: /ca.pem}\ninventory: [{cohort: a, file_sd: /x.json}, {cohort: b, csv: /h.csv}, {cohort: b, http_sd: \"https://h/sd\"}]\n")
+	want = Config{
+		Listen: "127.0.0.1:7070", CertFile: "/c.pem", KeyFile: "/k.pem", ClientCA: "/ca.pem", Store: want.Store, Keyring: DefaultKeyring, Database: "postgres://muster@db/muster", Poll: DefaultPoll, RolloutKey: "env:ROLLOUT",
+		Inventory: []Source{{"a", "file_sd", "/x.json"}, {"b", "csv", "/h.csv"}, {"b", "http_sd", "https://h/sd"}},
+	}
+	if diff := cmp.Diff(want, c); diff != "" || err != nil {
+		t.Errorf("%v\n%s", err, diff)
+	}
 	for name, tt := range map[string]struct{ text, want string }{
 		"empty":                    {"", "collector.yaml: empty"},
 		"unknown key":              {least + "metrics: true\n", `collector.yaml:3: unknown key "metrics"`},
@@ -52,12 +60,18 @@ notify: []
 		"a plain web server":       {"store: http://127.0.0.1/x\ndatabase: sqlite:///x\n", "store: a web server cannot list what it holds"},
 		"no database":              {"store: file:///x\n", "database: missing"},
 		"relative database":        {"store: file:///x\ndatabase: sqlite://x.db\n", "database: missing or not sqlite:///absolute/path"},
-		"postgres":                 {"store: file:///x\ndatabase: postgres://h/d\n", "does not do PostgreSQL yet"},
-		"rollout key":              {least + "rollout_key: /k\n", "collector.yaml:3: rollout_key: this version does not do that yet; remove it"},
-		"inventory":                {least + "inventory: [{cohort: a, file_sd: /x}]\n", "collector.yaml:3: inventory: this version does not do that yet"},
+		"postgres":                 {"store: file:///x\ndatabase: postgres://ana:hunter2@h\n", "database: not a URL that names a database"},
+		"inventory's cohort":       {least + "inventory: [{file_sd: /x}]\n", `inventory[0]: cohort: "" is not a name`},
+		"inventory's kind":         {least + "inventory: [{cohort: a, dns_sd: /x}]\n", `collector.yaml:3: unknown key "inventory[0].dns_sd"`},
+		"inventory without a kind": {least + "inventory: [{cohort: a}]\n", "inventory[0]: give one of csv, file_sd and http_sd"},
+		"inventory of two kinds":   {least + "inventory: [{cohort: a, csv: /x, http_sd: \"http://y\"}]\n", "give one of csv, file_sd and http_sd, not two"},
+		"inventory's path":         {least + "inventory: [{cohort: a, csv: x}]\n", `inventory[0]: csv: "x" is not an absolute path`},
+		"inventory's password":     {least + "inventory: [{cohort: a, http_sd: \"http://ana:hunter2@h/x\"}]\n", "the URL holds a user or a password"},
+		"inventory's URL":          {least + "inventory: [{cohort: a, http_sd: \"ftp://h/x\"}]\n", "not an http or https URL"},
+		"inventory twice":          {least + "inventory: [{cohort: a, csv: /x}, {cohort: a, csv: /x}]\n", "inventory[1]: csv /x of a is there twice"},
 		"prometheus":               {least + "prometheus: {url: http://p}\n", "prometheus: this version does not do that yet"},
 		"notify":                   {least + "notify: [{url: https://x}]\n", "notify: this version does not do that yet"},
-		"client certificates":      {least + "tls: {client_ca_file: /x}\n", "tls.client_ca_file: this version does not do that yet"},
+		"client certificates":      {least + "tls: {client_ca_file: /x}\n", "tls: client_ca_file needs cert_file and key_file"},
 		"half of TLS":              {least + "tls: {cert_file: /x}\n", "tls: needs cert_file and key_file"},
 		"open without anything":    {least + "listen: 0.0.0.0:7070\n", "listen: 0.0.0.0:7070 can be reached from other machines"},
 		"open without a name":      {least + "listen: :7070\n", "can be reached from other machines"},

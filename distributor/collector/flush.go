@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"maps"
-	"slices"
 	"time"
 
 	"github.com/muster-config/muster/distributor/manifest"
@@ -13,30 +12,35 @@ import (
 
 // dirt is what changed since the last flush. Under Collector.mu.
 type dirt struct {
-	hosts  map[hostKey]*manifest.Envelope // nil: the report is as before
-	seen   map[uint64]time.Time
-	assign map[assignKey]time.Time
-	digest map[uint64]string
-	trust  bool
-	secret bool
-}
-
-type hostKey struct{ cohort, host string }
-
-type assignKey struct {
-	cohort string
-	epoch  uint64
+	hosts   map[hostKey]*manifest.Envelope // nil: the report is as before
+	gone    map[hostKey]bool               // hosts that are known no more
+	seen    map[uint64]time.Time
+	assign  map[assignKey]time.Time
+	digest  map[uint64]string
+	retired map[hostKey]bool // see Collector.retired
+	lists   map[string]bool  // see Collector.lists
+	trust   bool
+	secret  bool
 }
 
 func (d *dirt) clear() {
-	*d = dirt{hosts: map[hostKey]*manifest.Envelope{}, seen: map[uint64]time.Time{}, assign: map[assignKey]time.Time{}, digest: map[uint64]string{}}
+	*d = dirt{
+		hosts: map[hostKey]*manifest.Envelope{}, gone: map[hostKey]bool{}, seen: map[uint64]time.Time{}, assign: map[assignKey]time.Time{}, digest: map[uint64]string{},
+		retired: map[hostKey]bool{}, lists: map[string]bool{},
+	}
 }
 
 func (d *dirt) host(cohort, name string, e *manifest.Envelope) {
 	k := hostKey{cohort, name}
+	delete(d.gone, k)
 	if e != nil || d.hosts[k] == nil {
 		d.hosts[k] = e
 	}
+}
+
+func (d *dirt) lost(k hostKey) {
+	delete(d.hosts, k)
+	d.gone[k] = true
 }
 
 func (d *dirt) assigned(cohort string, epoch uint64, at time.Time) {
@@ -45,7 +49,7 @@ func (d *dirt) assigned(cohort string, epoch uint64, at time.Time) {
 
 // none is for the writer to be idle.
 func (d *dirt) none() bool {
-	return len(d.hosts) == 0 && len(d.seen) == 0 && len(d.assign) == 0 && len(d.digest) == 0 && !d.trust && !d.secret
+	return len(d.hosts) == 0 && len(d.gone) == 0 && len(d.seen) == 0 && len(d.assign) == 0 && len(d.digest) == 0 && len(d.retired) == 0 && len(d.lists) == 0 && !d.trust && !d.secret
 }
 
 // write writes what changed, in one transaction at a time, until ctx ends; then once more.
@@ -57,21 +61,24 @@ func (c *Collector) write(ctx context.Context) {
 	said := ""
 	var alive time.Time
 	for {
-		stamp := c.now()
-		if stamp.Sub(alive) < aliveEvery {
-			stamp = time.Time{}
+		now := c.now()
+		if now.Sub(alive) < aliveEvery {
+			now = time.Time{}
 		}
-		err := c.flush(context.WithoutCancel(ctx), stamp)
-		if err == nil && !stamp.IsZero() {
-			alive = stamp
+		err := c.flush(context.WithoutCancel(ctx), now)
+		if err == nil && !now.IsZero() {
+			alive = now
 		}
 		switch text := errText(err); {
 		case text != "" && text != said:
-			c.log.Error("database cannot be written; reports are kept in memory and written later", "path", c.db.path, "err", err)
+			c.log.Error("database cannot be written; reports are kept in memory and written later", "path", c.db.name(), "err", err)
 			said = text
 		case text == "" && said != "":
-			c.log.Info("database is written again", "path", c.db.path)
+			c.log.Info("database is written again", "path", c.db.name())
 			said = ""
+		}
+		if err != nil {
+			c.count.databaseErrors.Add(1)
 		}
 		c.mu.Lock()
 		c.dbErr = said
@@ -111,114 +118,97 @@ func (c *Collector) flush(ctx context.Context, alive time.Time) error {
 		return nil
 	}
 	c.dirty.clear()
-	trust := c.trust
-	states := make(map[hostKey]hostRow, len(work.hosts))
-	for k := range work.hosts {
-		if h := c.cohorts[k.cohort].hosts[k.host]; h != nil && h.report != nil {
-			states[k] = hostRow{
-				Key: h.key, Boots: slices.Clone(h.boots), Current: h.current, Received: h.received, SkewS: h.skew.Seconds(), SilentFrom: h.silentFrom,
-				Conflict: h.conflict, Foreign: h.foreign, Listed: h.listed,
-			}
-		}
-	}
+	b, rows, err := c.gather(&work, alive)
 	c.mu.Unlock()
-	err := c.db.save(ctx, work, states, trust, c.secret, alive)
+	if err == nil {
+		err = b.fill(rows, work.hosts)
+	}
+	if err == nil {
+		err = c.db.save(ctx, b)
+	}
 	if err == nil {
 		return nil
 	}
-	// Put back what was not written, under what came since.
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for k, e := range work.hosts {
-		if c.dirty.hosts[k] == nil {
-			c.dirty.hosts[k] = e
-		}
-	}
-	newer := c.dirty
-	c.dirty.seen, c.dirty.assign, c.dirty.digest = work.seen, work.assign, work.digest
-	maps.Copy(c.dirty.seen, newer.seen)
-	maps.Copy(c.dirty.assign, newer.assign)
-	maps.Copy(c.dirty.digest, newer.digest)
-	c.dirty.trust = c.dirty.trust || work.trust
-	c.dirty.secret = c.dirty.secret || work.secret
+	c.putBack(work)
 	return err
 }
 
-func (d *database) save(ctx context.Context, work dirt, states map[hostKey]hostRow, trust manifest.TrustState, secret []byte, alive time.Time) error {
-	tx, err := d.db.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer tx.Rollback()
-	exec := func(query string, args ...any) {
-		if err == nil {
-			_, err = tx.ExecContext(ctx, query, args...)
-		}
-	}
-	const setMeta = "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+// gather is the batch of what changed but for the hosts, whose rows are encoded without the lock. Under c.mu.
+func (c *Collector) gather(work *dirt, alive time.Time) (*batch, map[hostKey]hostRow, error) {
+	b := &batch{alive: alive, seen: work.seen, digests: work.digest, assigned: work.assign, retired: map[hostKey]*retirement{}, lists: map[string][]byte{}}
 	if work.secret {
-		exec(setMeta, "secret", secret)
+		b.secret = c.secret
 	}
+	var err error
 	if work.trust {
-		data, encErr := wire.Encode(trust)
-		if encErr != nil {
-			return encErr
+		if b.trust, err = wire.Encode(c.trust); err != nil {
+			return nil, nil, err
 		}
-		exec(setMeta, "trust", data)
 	}
-	if !alive.IsZero() {
-		exec(setMeta, "alive", []byte(alive.UTC().Format(time.RFC3339Nano)))
+	for k := range work.retired {
+		b.retired[k] = nil
+		if r, ok := c.retired[k]; ok {
+			b.retired[k] = &r
+		}
 	}
-	for epoch, at := range work.seen {
-		exec("INSERT INTO seen (epoch, at) VALUES (?, ?) ON CONFLICT (epoch) DO NOTHING", epoch, at.UTC().Format(time.RFC3339Nano))
+	for name := range work.lists {
+		if l := c.lists[name]; l != nil {
+			if b.lists[name], err = encodeList(l); err != nil {
+				return nil, nil, err
+			}
+		}
 	}
-	if len(work.seen) > 0 {
-		exec("DELETE FROM seen WHERE epoch <= (SELECT max(epoch) FROM seen) - ?", maxReleases)
+	for k := range work.gone {
+		b.gone = append(b.gone, k)
 	}
-	for epoch, digest := range work.digest {
-		exec("INSERT INTO releases (epoch, digest) VALUES (?, ?) ON CONFLICT (epoch) DO NOTHING", epoch, digest)
+	rows := make(map[hostKey]hostRow, len(work.hosts))
+	for k := range work.hosts {
+		if h := c.cohorts[k.cohort].hosts[k.host]; h != nil && h.report != nil {
+			rows[k] = h.row()
+		}
 	}
-	if len(work.digest) > 0 {
-		exec("DELETE FROM releases WHERE epoch <= (SELECT max(epoch) FROM releases) - ?", maxReleases)
-	}
-	trim := map[string]bool{}
-	for k, at := range work.assign {
-		exec("INSERT INTO assigned (cohort, epoch, at) VALUES (?, ?, ?) ON CONFLICT (cohort, epoch) DO UPDATE SET at = excluded.at", k.cohort, k.epoch, at.UTC().Format(time.RFC3339Nano))
-		trim[k.cohort] = true
-	}
-	for name := range trim {
-		exec("DELETE FROM assigned WHERE cohort = ? AND epoch NOT IN (SELECT epoch FROM assigned WHERE cohort = ? ORDER BY at DESC LIMIT 100)", name, name)
-	}
-	if err != nil {
-		return err
-	}
-	full, err := tx.PrepareContext(ctx, "INSERT INTO hosts (cohort, host, state, signed) VALUES (?, ?, ?, ?) ON CONFLICT (cohort, host) DO UPDATE SET state = excluded.state, signed = excluded.signed")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = full.Close() }()
-	part, err := tx.PrepareContext(ctx, "UPDATE hosts SET state = ? WHERE cohort = ? AND host = ?")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = part.Close() }()
-	for k, row := range states {
+	return b, rows, nil
+}
+
+// fill adds the hosts.
+func (b *batch) fill(rows map[hostKey]hostRow, signed map[hostKey]*manifest.Envelope) error {
+	for k, row := range rows {
 		state, err := json.Marshal(row)
 		if err != nil {
 			return err
 		}
-		if e := work.hosts[k]; e != nil {
-			data, encErr := wire.Encode(e)
-			if encErr != nil {
-				return encErr
+		r := hostRecord{hostKey: k, state: state, received: row.Received}
+		if e := signed[k]; e != nil {
+			if r.signed, err = wire.Encode(e); err != nil {
+				return err
 			}
-			_, err = full.ExecContext(ctx, k.cohort, k.host, state, data)
-		} else {
-			_, err = part.ExecContext(ctx, state, k.cohort, k.host)
 		}
-		if err != nil {
-			return err
+		b.hosts = append(b.hosts, r)
+	}
+	return nil
+}
+
+// putBack makes what was not written dirty again, under what came since.
+func (c *Collector) putBack(work dirt) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for k, e := range work.hosts {
+		if c.dirty.hosts[k] == nil && !c.dirty.gone[k] {
+			c.dirty.hosts[k] = e
 		}
 	}
-	return tx.Commit()
+	newer := c.dirty
+	for k := range work.gone {
+		if _, back := newer.hosts[k]; !back {
+			c.dirty.gone[k] = true
+		}
+	}
+	c.dirty.seen, c.dirty.assign, c.dirty.digest = work.seen, work.assign, work.digest
+	maps.Copy(c.dirty.seen, newer.seen)
+	maps.Copy(c.dirty.assign, newer.assign)
+	maps.Copy(c.dirty.digest, newer.digest)
+	maps.Copy(c.dirty.retired, work.retired)
+	maps.Copy(c.dirty.lists, work.lists)
+	c.dirty.trust = c.dirty.trust || work.trust
+	c.dirty.secret = c.dirty.secret || work.secret
 }

@@ -5,7 +5,6 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -26,6 +25,8 @@ type release struct {
 	api.Release
 	policy     *manifest.Policy  // of the newest only
 	token      store.Token       // of its object, as it was read
+	tree       string            // of its commit
+	source     manifest.Object   // of the tree, in the store
 	statements map[string]string // cohort → payload digest of the plain statement that it made
 }
 
@@ -66,6 +67,7 @@ func (c *Collector) noteRead(err error) {
 	c.mu.Unlock()
 	switch {
 	case text != "" && text != before:
+		c.count.storeErrors.Add(1)
 		c.log.Warn("store cannot be read in whole", "store", c.store.URL(), "err", err)
 	case text == "" && before != "":
 		c.log.Info("store is read again", "store", c.store.URL())
@@ -80,7 +82,7 @@ func (c *Collector) read(ctx context.Context) error {
 		return err
 	}
 	errReleases := c.readReleases(ctx)
-	return errors.Join(errReleases, c.readNewestAgain(ctx), c.readHeads(ctx))
+	return errors.Join(errReleases, c.readNewestAgain(ctx), c.readFleetList(ctx), c.readHeads(ctx), c.readVariants(ctx))
 }
 
 // readKeyrings takes keyring n+1, n+2 …
@@ -273,10 +275,11 @@ func (c *Collector) addRelease(rel *stored, now time.Time) {
 		}
 		c.releases[n-1].policy = nil
 	}
-	c.releases = append(c.releases, release{summary(rel.Release), &rel.Policy, rel.token, statements(rel.Release)})
+	c.releases = append(c.releases, release{summary(rel.Release), &rel.Policy, rel.token, rel.Tree, rel.Source, statements(rel.Release)})
 	if over := len(c.releases) - maxReleases; over > 0 {
 		c.releases = slices.Clone(c.releases[over:])
 	}
+	c.newest = rel.Release
 	if _, ok := c.seen[rel.Epoch]; !ok {
 		c.seen[rel.Epoch] = now
 		c.dirty.seen[rel.Epoch] = now
@@ -300,21 +303,10 @@ func (c *Collector) addRelease(rel *stored, now time.Time) {
 
 // setFleet makes a policy the one in force for the inventory. Under c.mu.
 func (c *Collector) setFleet(p *manifest.Policy, epoch uint64) {
+	had := c.fleet != nil && c.fleet.Inventory != nil && c.fleet.Inventory.HTTP != ""
 	c.fleet, c.fleetAt = p, epoch
-	c.home = map[string]string{}
-	for _, name := range slices.Sorted(maps.Keys(p.Cohorts)) {
-		for _, h := range p.Cohorts[name].Hosts.List {
-			if _, taken := c.home[h]; !taken {
-				c.home[h] = name
-			}
-		}
+	if has := p.Inventory != nil && p.Inventory.HTTP != ""; has && !had {
+		wake(c.relist)
 	}
-	for name, co := range c.cohorts {
-		for hostName, h := range co.hosts {
-			if c.home[hostName] == name && !h.listed {
-				h.listed = true
-				c.dirty.host(name, hostName, nil)
-			}
-		}
-	}
+	c.setRoster()
 }

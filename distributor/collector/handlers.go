@@ -168,7 +168,7 @@ func (c *Collector) getHosts(w http.ResponseWriter, r *http.Request, who caller)
 }
 
 func (c *Collector) getHost(w http.ResponseWriter, r *http.Request, who caller) error {
-	h, err := c.oneHost(who, r.PathValue("host"))
+	h, err := c.oneHost(r.Context(), who, r.PathValue("host"))
 	if err != nil {
 		return err
 	}

@@ -2,13 +2,14 @@ package collector
 
 import (
 	"bytes"
-	"cmp"
 	"crypto/ed25519"
+	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
-	"github.com/muster-config/muster/distributor/manifest"
 	"github.com/muster-config/muster/distributor/report"
 	"github.com/muster-config/muster/distributor/verdict"
 )
@@ -26,15 +27,43 @@ type host struct {
 	key      ed25519.PublicKey // pinned at first use; nil before the first report
 	boots    []boot            // oldest first
 	current  int               // index of the boot that spoke last
-	report   *report.Report    // the last signed one that was accepted; nil before the first
-	digest   string            // of its payload
+	report   *report.Report    // what the last signed one that was accepted says, shared with other hosts: see shapes; nil before the first
+	digest   [sha256.Size]byte // of its payload
 	received time.Time         // last accepted report or heartbeat
 	skew     time.Duration     // host clock minus ours at the last signed report
 
-	silentFrom time.Time // silence counts from here if that is later than received
-	conflict   time.Time // two boots spoke by turns, last
-	foreign    time.Time // another key spoke, last
-	listed     bool      // the inventory has had it
+	silentFrom time.Time         // silence counts from here if that is later than received
+	conflict   time.Time         // two boots spoke by turns, last
+	foreign    time.Time         // another key spoke, last
+	foreignKey ed25519.PublicKey // which
+	listed     bool              // the inventory has had it
+}
+
+// hostRow is what is stored of a host beside its report.
+type hostRow struct {
+	Key        []byte    `json:"key"`
+	Boots      []boot    `json:"boots"`
+	Current    int       `json:"current"`
+	Received   time.Time `json:"received"`
+	SkewS      float64   `json:"skew_s"`
+	SilentFrom time.Time `json:"silent_from,omitzero"`
+	Conflict   time.Time `json:"conflict,omitzero"`
+	Foreign    time.Time `json:"foreign,omitzero"`
+	ForeignKey []byte    `json:"foreign_key,omitempty"`
+	Listed     bool      `json:"listed,omitempty"`
+}
+
+func (h *host) row() hostRow {
+	return hostRow{
+		Key: h.key, Boots: slices.Clone(h.boots), Current: h.current, Received: h.received, SkewS: h.skew.Seconds(), SilentFrom: h.silentFrom,
+		Conflict: h.conflict, Foreign: h.foreign, ForeignKey: h.foreignKey, Listed: h.listed,
+	}
+}
+
+// sum is a digest without its prefix.
+func sum(digest string) (out [sha256.Size]byte) {
+	_, _ = hex.Decode(out[:], []byte(strings.TrimPrefix(digest, "sha256:"))) // digests are checked where they come in; anything else equals none
+	return out
 }
 
 // boot is one start of an agent.
@@ -104,7 +133,7 @@ func (h *host) take(r *report.Report, digest string, now time.Time) result {
 		h.key = bytes.Clone(r.Key)
 	}
 	if !bytes.Equal(h.key, r.Key) {
-		h.foreign = now
+		h.foreign, h.foreignKey = now, bytes.Clone(r.Key)
 		return result{foreign: true, changed: true, refused: fmt.Sprintf("host %s of cohort %s is known by another identity key (%s…): this one counts nothing until it is accepted; two machines must not have one host name", r.Host, r.Cohort, hex.EncodeToString(h.key[:4]))}
 	}
 	silent := h.report == nil || h.wasSilent(now)
@@ -112,8 +141,9 @@ func (h *host) take(r *report.Report, digest string, now time.Time) result {
 	if late {
 		return result{counter: held}
 	}
-	changed := fresh || silent || h.digest != digest
-	h.report, h.digest, h.received, h.skew = r, digest, now, r.At.Sub(now)
+	of := sum(digest)
+	changed := fresh || silent || h.digest != of
+	h.report, h.digest, h.received, h.skew = r, of, now, r.At.Sub(now)
 	h.boots[h.current].Running = r.Running
 	return result{accepted: true, counter: held, changed: changed}
 }
@@ -128,7 +158,7 @@ func (h *host) beat(id string, counter uint64, digest string, now time.Time) res
 		return result{signed: true}
 	}
 	silent := h.wasSilent(now)
-	if h.boots[h.current].ID != id || digest != h.digest {
+	if h.boots[h.current].ID != id || sum(digest) != h.digest {
 		// It says "as before" of a report that is not the last: it may be late, or of another agent. It counts only as a voice.
 		late, held, fresh := h.speak(id, counter, now)
 		return result{counter: held, signed: !late, changed: fresh}
@@ -139,110 +169,4 @@ func (h *host) beat(id string, counter uint64, digest string, now time.Time) res
 	}
 	h.received = now
 	return result{accepted: true, counter: held, changed: silent}
-}
-
-// input is what the host's verdict is made of. h is nil for a host of the inventory that nobody has heard of. Under c.mu.
-func (c *Collector) input(cohortName, name string, co *cohort, h *host, now time.Time) verdict.Input {
-	in := verdict.Input{Host: name, Cohort: cohortName, Poll: c.cfg.Poll, Now: now}
-	in.Expected, in.ExpectedIn = c.expected(cohortName, name)
-	last := c.lastRead
-	if co != nil {
-		in.View, in.ViewProblem = co.view, cmp.Or(co.problem, c.readErr)
-		if c.inFleet(cohortName) || co.view != nil {
-			last = co.lastRead
-		}
-	}
-	if last.IsZero() {
-		last = c.started.Add(-3 * c.cfg.Poll) // it has read nothing yet, so it knows nothing
-	}
-	in.ViewAge = now.Sub(last)
-	if h == nil {
-		return in
-	}
-	in.Retired = !in.Expected && in.ExpectedIn == "" && h.listed
-	in.Report, in.Received, in.SilentFrom, in.Skew = h.report, h.received, h.silentFrom, h.skew
-	in.Accepted = h.quiet(h.foreign, now)
-	if in.Duplicate = !h.quiet(h.conflict, now); in.Duplicate {
-		for _, b := range h.boots {
-			if now.Sub(b.Heard) <= quietReports*max(h.promised(), time.Second) {
-				in.Speakers = append(in.Speakers, verdict.Speaker{Boot: b.ID, Running: b.Running, Received: b.Heard})
-			}
-		}
-	}
-	if in.View != nil && h.report != nil {
-		if res, err := manifest.Resolve(in.View, manifest.Host{Name: name, Labels: h.report.Labels}, now); err == nil {
-			in.Released = co.assigned[res.Epoch()]
-		}
-	}
-	return in
-}
-
-// inFleet says whether the newest release has the cohort. Under c.mu.
-func (c *Collector) inFleet(cohort string) bool {
-	if c.fleet == nil {
-		return false
-	}
-	_, ok := c.fleet.Cohorts[cohort]
-	return ok
-}
-
-// expected says whether the inventory has a host in a cohort, or in which other one. A cohort without a list expects everybody who reports. Under c.mu.
-func (c *Collector) expected(cohort, host string) (bool, string) {
-	if c.fleet == nil {
-		return true, "" // nothing was released yet, or read: nobody is out of place
-	}
-	home := c.home[host]
-	if home == cohort {
-		return true, ""
-	}
-	p, ok := c.fleet.Cohorts[cohort]
-	if ok && len(p.Hosts.List) == 0 {
-		return home == "", home
-	}
-	return false, home
-}
-
-// judged is one host with its verdict.
-type judged struct {
-	verdict.HostInput
-	host *host // nil: nobody has heard of it
-}
-
-// judge gives every host of a cohort that the inventory has or that has reported, with its verdict. Under c.mu.
-func (c *Collector) judge(name string, now time.Time) []judged {
-	co := c.cohorts[name]
-	var list []judged
-	add := func(hostName string, h *host) {
-		in := c.input(name, hostName, co, h, now)
-		list = append(list, judged{verdict.HostInput{Input: in, Verdict: verdict.Of(in)}, h})
-	}
-	if co != nil {
-		for hostName, h := range co.hosts {
-			add(hostName, h)
-		}
-	}
-	if c.inFleet(name) {
-		for _, hostName := range c.fleet.Cohorts[name].Hosts.List {
-			if co == nil || co.hosts[hostName] == nil {
-				if c.home[hostName] == name {
-					add(hostName, nil)
-				}
-			}
-		}
-	}
-	return list
-}
-
-// short is how many hosts a cohort expects by number beyond those that are there. Under c.mu.
-func (c *Collector) short(name string, hosts []judged) int {
-	if !c.inFleet(name) || c.fleet.Cohorts[name].Hosts.Expect == nil {
-		return 0
-	}
-	n := 0
-	for _, h := range hosts {
-		if h.Input.Expected {
-			n++
-		}
-	}
-	return max(0, c.fleet.Cohorts[name].Hosts.Expect.Min-n)
 }

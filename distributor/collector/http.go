@@ -50,15 +50,19 @@ func (c *Collector) Handler() http.Handler {
 	handle("GET "+api.PathCohorts+"/{cohort}", aPerson, c.getCohort)
 	handle("GET "+api.PathHosts, aPerson, c.getHosts)
 	handle("GET "+api.PathHosts+"/{host}", aPerson, c.getHost)
+	handle("POST "+api.PathHosts+"/{change}", anOperator, c.postHosts)
 	handle("GET "+api.PathReleases, aPerson, func(w http.ResponseWriter, _ *http.Request, who caller) error { return answer(w, c.listReleases(who)) })
 	handle("GET "+api.PathReleases+"/{epoch}", aPerson, c.getRelease)
 	handle("GET "+api.PathWait+"{epoch}", aPerson, c.getWait)
+	handle("GET "+api.PathEvents, aPerson, c.getEvents)
+	handle("GET "+api.PathMetrics, aPerson, c.getMetrics)
 	handle("GET "+api.PathHealth, anybody, func(w http.ResponseWriter, _ *http.Request, _ caller) error {
 		return answer(w, map[string]string{"status": "ok"})
 	})
 	handle("GET "+api.PathReady, anybody, c.getReady)
+	c.handlePages(mux)
 	handle("/", anybody, func(_ http.ResponseWriter, r *http.Request, _ caller) error {
-		return refuse(http.StatusNotFound, "the API begins with /v1/", "%s %.200q: nothing is here", r.Method, r.URL.Path)
+		return refuse(http.StatusNotFound, "the API begins with /v1/, and the page is at /", "%s %.200q: nothing is here", r.Method, r.URL.Path)
 	})
 	return mux
 }
@@ -90,6 +94,7 @@ func (c *Collector) guard(w http.ResponseWriter, r *http.Request, n need, h func
 	case slots <- struct{}{}:
 		defer func() { <-slots }()
 	default:
+		c.count.busy.Add(1)
 		return errBusy
 	}
 	if n == anybody {
@@ -112,7 +117,7 @@ func (c *Collector) guard(w http.ResponseWriter, r *http.Request, n need, h func
 
 // waits says whether a request may stay for long.
 func waits(r *http.Request) bool {
-	return r.Method == http.MethodGet && r.URL.Query().Get("wait") != ""
+	return r.Method == http.MethodGet && (r.URL.Path == api.PathEvents || r.URL.Query().Get("wait") != "")
 }
 
 func hostOnly(hostport string) string {

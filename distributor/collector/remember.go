@@ -14,43 +14,82 @@ import (
 )
 
 // load brings back what was remembered.
-func (c *Collector) load() error {
-	ctx := context.Background()
-	fail := func(err error) error { return fmt.Errorf("database %s: %w", c.db.path, err) }
-	meta := map[string][]byte{}
-	rows, err := c.db.db.QueryContext(ctx, "SELECT name, value FROM meta")
+func (c *Collector) load(ctx context.Context) error {
+	fail := func(err error) error { return fmt.Errorf("database %s: %w", c.db.name(), err) }
+	var hosts []*kept
+	dropped := 0
+	m, err := c.db.load(ctx, func(r hostRecord) error {
+		h, err := restore(r)
+		if err != nil {
+			// The host reports again; nothing is lost but the order of its past reports.
+			dropped++
+			c.log.Warn("a remembered host is dropped", "cohort", r.cohort, "host", r.host, "err", err)
+			return nil
+		}
+		h.report = c.shapes.share(h.report)
+		hosts = append(hosts, &kept{r.hostKey, h})
+		return nil
+	})
 	if err != nil {
 		return fail(err)
 	}
-	for rows.Next() {
-		var name string
-		var value []byte
-		if err := rows.Scan(&name, &value); err != nil {
-			return fail(errors.Join(err, rows.Close()))
-		}
-		meta[name] = value
+	if dropped > 0 {
+		c.log.Warn("remembered hosts were dropped; they are known again when they report", "count", dropped)
 	}
-	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
-		return fail(err)
-	}
-	if data, ok := meta["trust"]; ok {
-		if err := c.loadTrust(data); err != nil {
+	if m.trust != nil {
+		if err := c.loadTrust(m.trust); err != nil {
 			return fail(err)
 		}
 	}
-	if s := meta["secret"]; len(s) == heartbeatSecret {
-		c.secret = s
+	if len(m.secret) == heartbeatSecret {
+		c.secret = m.secret
 	}
-	var alive time.Time
-	if data, ok := meta["alive"]; ok {
-		alive, _ = time.Parse(time.RFC3339Nano, string(data))
+	for _, k := range hosts {
+		c.resume(k, m.alive)
+		c.cohortOf(k.cohort).hosts[k.name] = k.host
+		c.hosts++
 	}
-	if err := c.loadHosts(ctx, alive); err != nil {
-		return fail(err)
+	c.seen, c.digests, c.retired, c.synced = m.seen, m.digests, m.retired, m.mark
+	for k, at := range m.assigned {
+		c.cohortOf(k.cohort).assigned[k.epoch] = at
 	}
-	if err := c.loadTimes(ctx); err != nil {
-		return fail(err)
+	c.loadLists(m.lists)
+	return nil
+}
+
+type kept struct {
+	hostKey
+	*host
+}
+
+// resume lets silence count only while somebody listens: a host that was not silent when the collector stopped gets its time again.
+func (c *Collector) resume(k *kept, alive time.Time) {
+	from := k.received
+	if k.silentFrom.After(from) {
+		from = k.silentFrom
 	}
+	if alive.Sub(from) <= verdict.MissedReports*k.promised() {
+		k.silentFrom = c.started
+		c.dirty.host(k.cohort, k.name, nil)
+	}
+}
+
+// shareSecret makes the secret of the first of several collectors that of all.
+func (c *Collector) shareSecret(ctx context.Context) error {
+	if c.db == nil || !c.db.shared() {
+		return nil
+	}
+	if err := c.db.save(ctx, &batch{secret: c.secret}); err != nil {
+		return fmt.Errorf("database %s: %w", c.db.name(), err)
+	}
+	m, err := c.db.load(ctx, func(hostRecord) error { return nil })
+	if err != nil {
+		return fmt.Errorf("database %s: %w", c.db.name(), err)
+	}
+	if len(m.secret) != heartbeatSecret {
+		return fmt.Errorf("database %s: the heartbeat secret in it is not readable: delete the row secret of muster_meta", c.db.name())
+	}
+	c.secret, c.dirty.secret = m.secret, false
 	return nil
 }
 
@@ -77,107 +116,26 @@ func (c *Collector) loadTrust(data []byte) error {
 	return nil
 }
 
-func (c *Collector) loadHosts(ctx context.Context, alive time.Time) error {
-	rows, err := c.db.db.QueryContext(ctx, "SELECT cohort, host, state, signed FROM hosts")
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	dropped := 0
-	for rows.Next() {
-		var cohortName, name string
-		var state, signed []byte
-		if err := rows.Scan(&cohortName, &name, &state, &signed); err != nil {
-			return err
-		}
-		h, err := restore(name, state, signed)
-		if err != nil {
-			// The host reports again; nothing is lost but the order of its past reports.
-			dropped++
-			c.log.Warn("a remembered host is dropped", "cohort", cohortName, "host", name, "err", err)
-			continue
-		}
-		// Silence counts only while somebody listens: a host that was not silent when the collector stopped gets its time again.
-		if h.report != nil {
-			from := h.received
-			if h.silentFrom.After(from) {
-				from = h.silentFrom
-			}
-			if alive.Sub(from) <= verdict.MissedReports*h.promised() {
-				h.silentFrom = c.started
-				c.dirty.host(cohortName, name, nil)
-			}
-		}
-		c.cohortOf(cohortName).hosts[name] = h
-		c.hosts++
-	}
-	if dropped > 0 {
-		c.log.Warn("remembered hosts were dropped; they are known again when they report", "count", dropped)
-	}
-	return rows.Err()
-}
-
-func restore(name string, state, signed []byte) (*host, error) {
+// restore makes a host of its row.
+func restore(r hostRecord) (*host, error) {
 	var row hostRow
-	if err := wire.Decode(state, &row); err != nil {
+	if err := wire.Decode(r.state, &row); err != nil {
 		return nil, fmt.Errorf("state: %w", err)
 	}
 	h := &host{
-		name: name, key: row.Key, boots: row.Boots, current: row.Current, received: row.Received, skew: time.Duration(row.SkewS * float64(time.Second)),
-		silentFrom: row.SilentFrom, conflict: row.Conflict, foreign: row.Foreign, listed: row.Listed,
+		name: r.host, key: row.Key, boots: row.Boots, current: row.Current, received: row.Received, skew: time.Duration(row.SkewS * float64(time.Second)),
+		silentFrom: row.SilentFrom, conflict: row.Conflict, foreign: row.Foreign, foreignKey: row.ForeignKey, listed: row.Listed,
 	}
 	if len(row.Boots) == 0 || row.Current < 0 || row.Current >= len(row.Boots) {
 		return nil, errors.New("state: no boot")
 	}
-	e, err := manifest.ParseEnvelope(signed)
+	e, err := manifest.ParseEnvelope(r.signed)
 	if err != nil {
 		return nil, err
 	}
 	if h.report, err = report.Decode(e.Payload); err != nil {
 		return nil, err
 	}
-	h.digest = e.Digest()
+	h.digest = sum(e.Digest())
 	return h, nil
-}
-
-func (c *Collector) loadTimes(ctx context.Context) error {
-	load := func(query string, take func(cohort string, epoch uint64, at time.Time)) error {
-		rows, err := c.db.db.QueryContext(ctx, query)
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		for rows.Next() {
-			var name, text string
-			var epoch uint64
-			if err := rows.Scan(&name, &epoch, &text); err != nil {
-				return err
-			}
-			if at, err := time.Parse(time.RFC3339Nano, text); err == nil {
-				take(name, epoch, at)
-			}
-		}
-		return rows.Err()
-	}
-	err := load("SELECT '', epoch, at FROM seen", func(_ string, epoch uint64, at time.Time) { c.seen[epoch] = at })
-	if err != nil {
-		return err
-	}
-	rows, err := c.db.db.QueryContext(ctx, "SELECT epoch, digest FROM releases")
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var epoch uint64
-		var digest string
-		if err := rows.Scan(&epoch, &digest); err != nil {
-			return err
-		}
-		c.digests[epoch] = digest
-	}
-	if err := errors.Join(rows.Err(), rows.Close()); err != nil { // before the next question: there is one connection
-		return err
-	}
-	return load("SELECT cohort, epoch, at FROM assigned", func(name string, epoch uint64, at time.Time) { c.cohortOf(name).assigned[epoch] = at })
 }

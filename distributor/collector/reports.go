@@ -103,6 +103,7 @@ func (c *Collector) takeReports(post api.ReportPost, who caller) (*api.ReportAns
 				res.HeartbeatKey = c.heartbeatKey(s.cohort, s.host, s.boot)
 			}
 		}
+		c.tally(s, res)
 		answer.Results[i] = res
 	}
 	if changed {
@@ -110,6 +111,23 @@ func (c *Collector) takeReports(post api.ReportPost, who caller) (*api.ReportAns
 	}
 	c.mu.Unlock()
 	return answer, nil
+}
+
+// tally counts what became of a report.
+func (c *Collector) tally(s *said, res api.ReportResult) {
+	if s.beat != nil {
+		c.count.heartbeats.Add(1)
+	} else {
+		c.count.signed.Add(1)
+	}
+	switch {
+	case res.Accepted:
+		c.count.accepted.Add(1)
+	case res.Counter > 0:
+		c.count.late.Add(1)
+	case res.Error != "":
+		c.count.refused.Add(1)
+	}
 }
 
 // apply lets one checked report count. Under c.mu.
@@ -130,9 +148,7 @@ func (c *Collector) apply(s *said) (result, error) {
 			return result{}, refuse(http.StatusServiceUnavailable, "", "the collector knows %d hosts and takes no more", c.hosts)
 		}
 		h = &host{name: s.host}
-		if expected, _ := c.expected(s.cohort, s.host); expected && c.home[s.host] == s.cohort {
-			h.listed = true
-		}
+		h.listed = c.roster.has(s.cohort, s.host)
 		c.cohortOf(s.cohort).hosts[s.host] = h
 		c.hosts++
 	}
@@ -140,7 +156,10 @@ func (c *Collector) apply(s *said) (result, error) {
 	if s.beat != nil {
 		got = h.beat(s.boot, s.counter, s.beat.Digest, now)
 	} else {
-		got = h.take(s.report, s.envelope.Digest(), now)
+		before := h.report
+		if got = h.take(s.report, s.envelope.Digest(), now); got.accepted {
+			h.report = c.shapes.swap(before, h.report)
+		}
 	}
 	if got.accepted || got.changed {
 		var env *manifest.Envelope

@@ -15,7 +15,7 @@ import (
 // Roles of a person.
 const (
 	RoleViewer   = "viewer"   // reads
-	RoleOperator = "operator" // reads, and hands heads over
+	RoleOperator = "operator" // reads, hands heads over, retires hosts and accepts their keys
 )
 
 // Tokens is tokens.yaml: who may speak to the collector. It holds digests only, so that the file is no secret.
@@ -134,9 +134,10 @@ func checkToken(n *yaml.Node, at string, t *Tokens, sum string, cohorts []string
 
 // caller is who sent a request, and what that allows.
 type caller struct {
-	agent   bool // may report and read heads and objects
-	person  bool // may read everything
-	hand    bool // may hand heads over
+	agent   bool   // may report and read heads and objects
+	person  bool   // may read everything
+	hand    bool   // may hand heads over, and change hosts
+	name    string // of a person with a token
 	cohorts []string
 	secure  bool // over TLS or loopback: a heartbeat key may be given
 }
@@ -157,7 +158,12 @@ var local = caller{agent: true, person: true, hand: true, cohorts: []string{"*"}
 // lookup finds whose token it is. Every entry is compared in the same time, so that a wrong token does not tell how near it was.
 func (t *Tokens) lookup(token string) (caller, bool) {
 	sum := sha256.Sum256([]byte(token))
-	got := []byte(hex.EncodeToString(sum[:]))
+	return t.bySum(hex.EncodeToString(sum[:]))
+}
+
+// bySum finds whose token has that digest.
+func (t *Tokens) bySum(sum string) (caller, bool) {
+	got := []byte(sum)
 	var found caller
 	ok := false
 	for _, a := range t.Agents {
@@ -167,7 +173,7 @@ func (t *Tokens) lookup(token string) (caller, bool) {
 	}
 	for _, p := range t.People {
 		if subtle.ConstantTimeCompare(got, []byte(p.SHA256)) == 1 {
-			found, ok = caller{person: true, hand: p.Role == RoleOperator, cohorts: p.Cohorts}, true
+			found, ok = caller{person: true, hand: p.Role == RoleOperator, name: p.Name, cohorts: p.Cohorts}, true
 		}
 	}
 	return found, ok
@@ -179,6 +185,9 @@ func (c *Collector) identify(r *http.Request) (caller, bool) {
 		return local, true
 	}
 	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if r.Header.Get("Authorization") == "" && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+		return c.fromSession(r) // a browser
+	}
 	if !ok || token == "" || len(token) > 4<<10 {
 		return caller{}, false
 	}

@@ -178,9 +178,13 @@ func TestHostsChosenByMatch(t *testing.T) {
 	one := w.publish("prod")
 	w.assign("prod", one)
 	r.read()
-	r.agent("prod", "web-1").runs(one).say()
+	a := r.agent("prod", "web-1").runs(one)
+	a.say()
+	r.is("web-1", verdict.Unexpected, "its labels are not those of hosts.match")
+	a.report.Labels = map[string]string{"dc": "x"}
+	a.say()
 	r.is("web-1", verdict.Confirmed, "")
-	if g := r.wait(one, api.WaitQuery{}); g.Green || !g.Never || !strings.Contains(g.Why, "cannot count hosts chosen by match; give hosts.list or hosts.expect") {
+	if g := r.wait(one, api.WaitQuery{}); g.Green || !g.Never || !strings.Contains(g.Why, "nobody can know of a host that never reported; add hosts.expect, or an inventory") {
 		t.Errorf("%+v", g)
 	}
 	p.Hosts.Expect = &manifest.Expect{Min: 1, Max: 1}
@@ -224,7 +228,7 @@ func TestForget(t *testing.T) {
 	if _, err := r.client.Report(t.Context(), r.agent("prod", "web-1").runs(one).signed()); !errors.Is(err, api.ErrDenied) {
 		t.Fatalf("another key: %v", err)
 	}
-	r.is("web-1", verdict.Duplicate, "`muster-collector forget --config FILE web-1`")
+	r.is("web-1", verdict.Duplicate, "`muster hosts accept web-1`")
 	r.flush()
 	cfg := Config{Database: "sqlite://" + filepath.Join(r.dir, "state.db")}
 	if _, err := Forget(t.Context(), cfg, "web-1"); err == nil || !strings.Contains(err.Error(), "another collector has it open") {

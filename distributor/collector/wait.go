@@ -133,11 +133,11 @@ func (c *Collector) green(ctx context.Context, who caller, epoch uint64, q api.W
 				if h.Verdict.Code == verdict.Confirmed {
 					continue
 				}
-				digest := ""
+				var said [32]byte
 				if h.host != nil {
-					digest = h.host.digest
+					said = h.host.digest
 				}
-				fmt.Fprintf(sum, "%s %s %d %s\n", h.Input.Host, h.Verdict.Code, h.Verdict.Desired, digest)
+				fmt.Fprintf(sum, "%s %s %d %x\n", h.Input.Host, h.Verdict.Code, h.Verdict.Desired, said)
 			}
 		}
 	}
@@ -182,15 +182,13 @@ func (c *Collector) greenInput(name string, rel *api.Release, strict bool, hosts
 	rc := rel.Cohorts[name]
 	in := verdict.GreenInput{
 		Cohort: name, Epoch: rel.Epoch, Standing: rc.Epoch, State: rc.State, Reason: rc.Reason,
-		Published: c.seen[rel.Epoch], Strict: strict, Now: now, Short: c.short(name, hosts),
+		Published: c.seen[rel.Epoch], Strict: strict, Now: now,
 	}
+	in.Short, in.Over = c.counted(name, hosts)
+	in.Uncounted, in.Unlisted = c.uncounted(name)
 	// It may have been published, and have done its work, long before this collector came to see it.
 	if rel.Created.Before(in.Published) {
 		in.Published = rel.Created
-	}
-	if c.inFleet(name) {
-		h := c.fleet.Cohorts[name].Hosts
-		in.Uncounted = len(h.Match) > 0 && len(h.List) == 0 && h.Expect == nil
 	}
 	if co := c.cohorts[name]; co != nil {
 		in.View = co.view

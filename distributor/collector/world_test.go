@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/muster-config/muster/distributor/api"
+	"github.com/muster-config/muster/distributor/bundle"
 	"github.com/muster-config/muster/distributor/keys"
 	"github.com/muster-config/muster/distributor/manifest"
 	"github.com/muster-config/muster/distributor/report"
@@ -27,7 +28,15 @@ import (
 
 func TestMain(m *testing.M) {
 	childMain()
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(withServer{m})
+}
+
+// withServer ends what the tests started together.
+type withServer struct{ *testing.M }
+
+func (m withServer) Run() int {
+	defer stopServer()
+	return m.M.Run()
 }
 
 const (
@@ -59,7 +68,8 @@ type world struct {
 	stands  map[string]uint64
 	made    map[string]manifest.Envelope // "cohort/epoch" → statement
 	policy  manifest.Policy
-	note    string // makes the content of what is published another one
+	note    string         // makes the content of what is published another one
+	source  *bundle.Packed // the tree of what is published, if it is to be read
 }
 
 func newWorld(t testing.TB) *world {
@@ -127,6 +137,10 @@ func (w *world) publish(built ...string) uint64 {
 		Author: manifest.Person{Name: "Ana", Email: "ana@example.com", At: start}, Committer: manifest.Person{Name: "Ana", Email: "ana@example.com", At: start},
 		Subject: fmt.Sprintf("change %d", w.epoch), Evaluator: "muster 0.1.0", Settings: digest("settings"), Source: object("source"), Created: w.now(), Policy: w.policy,
 		Cohorts: map[string]manifest.ReleaseCohort{},
+	}
+	if p := w.source; p != nil {
+		rel.Source = manifest.Object{Object: p.Object, Size: int64(len(p.Data)), Tar: p.Tar, TarSize: p.TarSize}
+		w.put(manifest.KeySource(rel.Tree), p.Data)
 	}
 	for name := range w.policy.Cohorts {
 		switch {
@@ -340,4 +354,13 @@ func codes(m map[verdict.Code]int) string {
 		parts = append(parts, fmt.Sprintf("%s=%d", k, m[k]))
 	}
 	return strings.Join(parts, " ")
+}
+
+// sqlite is the rig's own database, for tests that go behind the collector's back.
+func (r *rig) sqlite() *sqliteFile { return r.c.db.(*sqliteFile) }
+
+func cancelled(t testing.TB) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	return ctx, cancel
 }

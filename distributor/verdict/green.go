@@ -53,11 +53,11 @@ func IsGreen(in GreenInput) Green {
 	slices.SortFunc(g.Waiting, byHost)
 	slices.SortFunc(g.OwedHosts, byHost)
 	total := g.Confirmed + g.Owed + len(g.Waiting)
-	if never == "" && total == 0 && in.Short == 0 {
+	if never == "" && total == 0 && in.Short == 0 && in.Uncounted == "" {
 		never = fmt.Sprintf("cohort %s has no hosts: nobody can confirm release %d; name them in the fleet's hosts.list", in.Cohort, in.Epoch)
 	}
-	if never == "" && in.Uncounted {
-		never = fmt.Sprintf("cohort %s: this version cannot count hosts chosen by match; give hosts.list or hosts.expect", in.Cohort)
+	if never == "" && in.Uncounted != "" && !in.Unlisted {
+		never = in.Uncounted
 	}
 	tally := number(g.Confirmed) + " confirmed"
 	if g.Owed > 0 {
@@ -70,11 +70,15 @@ func IsGreen(in GreenInput) Green {
 		g.Why = notAssigned(in)
 	case unread != 0:
 		g.Why = fmt.Sprintf("release %d, whose statement the head of cohort %s carries, cannot be read: check the store with muster fsck", unread, in.Cohort)
+	case in.Uncounted != "":
+		g.Why = in.Uncounted
 	case len(g.Waiting) > 0:
 		first := g.Waiting[0]
 		g.Why = fmt.Sprintf("%s, %s of %s not: %s %s: %s", tally, number(len(g.Waiting)), count(total, "host"), first.Host, first.Verdict, first.Why)
 	case in.Short > 0:
 		g.Why = fmt.Sprintf("%s; cohort %s expects %s more that nobody has heard of", tally, in.Cohort, count(in.Short, "host"))
+	case in.Over > 0:
+		g.Why = fmt.Sprintf("%s, but cohort %s has %s more than hosts.expect allows: raise it, or `muster hosts retire` those that are gone", tally, in.Cohort, count(in.Over, "host"))
 	case g.Confirmed == 0:
 		g.Why = tally + ": no host of the cohort is there to confirm it"
 	default:

@@ -67,8 +67,19 @@ func TestIsGreen(t *testing.T) {
 				in.Report.Phase, in.Received = report.PhaseLeaving, now.Add(-2*time.Minute+time.Second)
 			}))
 		}, ok: 1, waiting: "b", why: "b silent: its agent said that it stops, 1m59s ago"},
-		"chosen by match alone": {in: func() verdict.GreenInput { in := green(host("a", nil)); in.Uncounted = true; return in }, never: true, ok: 1,
-			why: "this version cannot count hosts chosen by match; give hosts.list or hosts.expect"},
+		"chosen by match alone": {in: func() verdict.GreenInput {
+			in := green(host("a", nil))
+			in.Uncounted = "nobody counts the hosts of prod, which match chooses"
+			return in
+		}, never: true, ok: 1,
+			why: "nobody counts the hosts of prod, which match chooses"},
+		"an inventory cannot be read": {in: func() verdict.GreenInput {
+			in := green(host("a", nil))
+			in.Uncounted, in.Unlisted = "the inventory csv /x cannot be read", true
+			return in
+		}, ok: 1, why: "the inventory csv /x cannot be read"},
+		"more than expected": {in: func() verdict.GreenInput { in := green(host("a", nil)); in.Over = 2; return in }, ok: 1,
+			why: "cohort prod-eu has 2 hosts more than hosts.expect allows"},
 		"nobody but owed": {in: func() verdict.GreenInput { return green(host("b", long)) }, owed: 1, why: "no host of the cohort is there to confirm it"},
 		"missing": {in: func() verdict.GreenInput {
 			return green(host("a", nil), host("b", func(in *verdict.Input) { in.Report = nil }))

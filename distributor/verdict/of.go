@@ -40,12 +40,18 @@ func Of(in Input) Verdict {
 	if newer, mark := newerThan(r, in.View); newer {
 		return say(Unknown, "the host has seen order %s, which the collector has not read yet: it reads the store again within %s", mark, rough(in.Poll))
 	}
+	if in.Retired && in.RetiredWhy != "" {
+		return say(Retired, "%s; it counts no more%s", in.RetiredWhy, backAgain(in))
+	}
 	if in.Retired {
 		return say(Retired, "left the inventory of cohort %s: stop its agent, or put it back into hosts.list", in.Cohort)
 	}
 	if !in.Expected {
 		if in.ExpectedIn != "" {
 			return say(Unexpected, "reports in cohort %s, but the inventory has it in %s: correct `cohort` in its agent.yaml, or move it in the fleet's hosts.list", in.Cohort, in.ExpectedIn)
+		}
+		if in.Mismatch != "" {
+			return say(Unexpected, "reports in cohort %s, but %s: correct `labels` or `cohort` in its agent.yaml, or the match in the fleet", in.Cohort, in.Mismatch)
 		}
 		return say(Unexpected, "reports in cohort %s, whose inventory does not have it: add it to hosts.list, or correct `cohort` in its agent.yaml", in.Cohort)
 	}
@@ -133,6 +139,14 @@ func Of(in Input) Verdict {
 	return say(Confirmed, "runs epoch %d%s", v.Desired, gradeText(r.Grade))
 }
 
+// backAgain is the next step for a host that was retired by other means than the inventory.
+func backAgain(in Input) string {
+	if strings.HasPrefix(in.RetiredWhy, "retired by") {
+		return fmt.Sprintf(": `muster hosts unretire %s` takes that back", in.Host)
+	}
+	return " until it reports again"
+}
+
 // silentFrom is when a host's silence began to count.
 func (in Input) silentFrom() time.Time {
 	if in.SilentFrom.After(in.Received) {
@@ -140,6 +154,9 @@ func (in Input) silentFrom() time.Time {
 	}
 	return in.Received
 }
+
+// SilentSince is when a host whose verdict is silent became so, by the collector's clock.
+func SilentSince(in Input) time.Time { return in.silentSince() }
 
 // silentSince is when a host that is silent became so.
 func (in Input) silentSince() time.Time {
@@ -294,7 +311,7 @@ func endHold(until *time.Time) string {
 
 func duplicates(in Input) string {
 	if in.Report != nil && !in.Accepted {
-		return fmt.Sprintf("an agent with another identity key speaks as %s; only the first key counts: stop the other agent, or give it a host name of its own; if the host was installed anew, put its old identity.json back into the agent's root directory, or stop the collector, run `muster-collector forget --config FILE %s`, and start it", in.Host, in.Host)
+		return fmt.Sprintf("an agent with another identity key speaks as %s; only the first key counts: stop the other agent, or give it a host name of its own; if the host was installed anew, `muster hosts accept %s` makes the new key count", in.Host, in.Host)
 	}
 	if len(in.Speakers) < 2 {
 		return fmt.Sprintf("two agents speak as %s: give each a host name of its own", in.Host)

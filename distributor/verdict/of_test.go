@@ -176,7 +176,7 @@ func TestOfDetails(t *testing.T) {
 		"held until": {func(in *verdict.Input) {
 			in.View.Manifest.Assign = append([]manifest.Assignment{{Hosts: []string{"web-1"}, Epoch: 5, Until: ptr(now.Add(time.Hour))}}, in.View.Manifest.Assign...)
 		}, verdict.Held, "until 2026-11-30T13:00:00Z and does not confirm it yet: it ends by itself then"},
-		"installed anew":                {func(in *verdict.Input) { in.Accepted = false }, verdict.Duplicate, "put its old identity.json back into the agent's root directory, or stop the collector, run `muster-collector forget --config FILE web-1`"},
+		"installed anew":                {func(in *verdict.Input) { in.Accepted = false }, verdict.Duplicate, "if the host was installed anew, `muster hosts accept web-1` makes the new key count"},
 		"order runs out":                {func(in *verdict.Input) { in.View.Manifest.FreshUntil = now.Add(-time.Hour) }, verdict.Stale, "renew it with `muster publish --rollout=now`"},
 		"the collector was away":        {func(in *verdict.Input) { in.Received, in.SilentFrom = now.Add(-time.Hour), now.Add(-time.Minute) }, verdict.Unknown, "was not listening"},
 		"the collector is long back":    {func(in *verdict.Input) { in.Received, in.SilentFrom = now.Add(-time.Hour), now.Add(-4*time.Minute) }, verdict.Silent, "1h0m0s ago"},
@@ -255,7 +255,7 @@ func TestManyServices(t *testing.T) {
 
 // No sentence sends anybody to a command that this version does not have.
 func TestCommandsExist(t *testing.T) {
-	exists := []string{"muster publish --rollout=now", "systemctl status muster-agent", "cohort", "sources", "mode: enforce", "muster-collector forget --config FILE web-1"}
+	exists := []string{"muster publish --rollout=now", "systemctl status muster-agent", "cohort", "sources", "mode: enforce", "muster hosts accept web-1", "muster hosts unretire web-1"}
 	check := func(text string) {
 		t.Helper()
 		for i, part := range strings.Split(text, "`") {

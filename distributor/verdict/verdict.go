@@ -45,6 +45,8 @@ type Input struct {
 	Expected   bool   // in the inventory of the cohort
 	ExpectedIn string // cohort that the inventory has it in, if another
 	Retired    bool
+	RetiredWhy string         // why, if not by leaving the inventory
+	Mismatch   string         // why `match` does not choose it, if that is what makes it unexpected
 	Duplicate  bool           // two boots speak
 	Accepted   bool           // the identity key is pinned
 	View       *manifest.View // the newest verified head; nil if there is none
@@ -105,8 +107,11 @@ type GreenInput struct {
 
 	// Short is how many hosts the inventory expects by number alone (`expect`) beyond those in Hosts.
 	Short int
-	// Uncounted: its hosts are chosen by labels of an inventory (`match`) alone, so nobody knows how many there are.
-	Uncounted bool
+	// Over is how many hosts are there beyond the most that `expect` allows.
+	Over int
+	// Uncounted is why nobody knows how many hosts the cohort has, "" if they are counted. Unlisted: that may pass, since an inventory could not be read.
+	Uncounted string
+	Unlisted  bool
 }
 
 // HostInput is one expected host with its verdict.

@@ -36,33 +36,24 @@ PRAGMA user_version = 1;
 `
 
 // addition came later; a version that does not know it leaves it alone.
-const addition = "CREATE TABLE IF NOT EXISTS releases (epoch INTEGER PRIMARY KEY, digest TEXT NOT NULL)"
+const addition = `
+CREATE TABLE IF NOT EXISTS releases (epoch INTEGER PRIMARY KEY, digest TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS retired (cohort TEXT NOT NULL, host TEXT NOT NULL, word TEXT NOT NULL, PRIMARY KEY (cohort, host)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS lists (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+`
 
-// database is the SQLite file. One process has it at a time.
-type database struct {
+// sqliteFile is the SQLite file. One process has it at a time.
+type sqliteFile struct {
 	db   *sql.DB
 	path string
 }
 
-// hostRow is the state column.
-type hostRow struct {
-	Key        []byte    `json:"key"`
-	Boots      []boot    `json:"boots"`
-	Current    int       `json:"current"`
-	Received   time.Time `json:"received"`
-	SkewS      float64   `json:"skew_s"`
-	SilentFrom time.Time `json:"silent_from,omitzero"`
-	Conflict   time.Time `json:"conflict,omitzero"`
-	Foreign    time.Time `json:"foreign,omitzero"`
-	Listed     bool      `json:"listed,omitempty"`
-}
-
-// openDatabase opens the file, or makes it. A broken one is set aside under another name, with a message: what it held comes again with the next reports.
-func openDatabase(path string, log *slog.Logger, now time.Time) (*database, error) {
+// openSQLite opens the file, or makes it. A broken one is set aside under another name, with a message: what it held comes again with the next reports.
+func openSQLite(path string, log *slog.Logger, now time.Time) (*sqliteFile, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 		return nil, fmt.Errorf("database: %w", err)
 	}
-	d, err := tryDatabase(path, log)
+	d, err := trySQLite(path, log)
 	if err == nil || !broken(err) {
 		return d, err
 	}
@@ -73,7 +64,7 @@ func openDatabase(path string, log *slog.Logger, now time.Time) (*database, erro
 			return nil, fmt.Errorf("database: set the broken one aside: %w", err)
 		}
 	}
-	return tryDatabase(path, log)
+	return trySQLite(path, log)
 }
 
 // broken tells a file that is no sound database from one that cannot be had.
@@ -91,7 +82,7 @@ func broken(err error) bool {
 
 var errUnsound = errors.New("is not sound")
 
-func tryDatabase(path string, log *slog.Logger) (*database, error) {
+func trySQLite(path string, log *slog.Logger) (*sqliteFile, error) {
 	// Made here and not by SQLite, for its mode: it holds the secret of the heartbeats.
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -109,7 +100,7 @@ func tryDatabase(path string, log *slog.Logger) (*database, error) {
 		return nil, fmt.Errorf("database %s: %w", path, err)
 	}
 	db.SetMaxOpenConns(1)
-	d := &database{db, path}
+	d := &sqliteFile{db, path}
 	if err := d.prepare(before, log); err != nil {
 		err = errors.Join(err, db.Close())
 		var se *sqlite.Error
@@ -122,7 +113,7 @@ func tryDatabase(path string, log *slog.Logger) (*database, error) {
 }
 
 // prepare checks the file, which had size bytes, and makes its tables if it has none.
-func (d *database) prepare(size int64, log *slog.Logger) error {
+func (d *sqliteFile) prepare(size int64, log *slog.Logger) error {
 	ctx := context.Background()
 	var ok string
 	if err := d.db.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&ok); err != nil {
@@ -166,4 +157,8 @@ func (d *database) prepare(size int64, log *slog.Logger) error {
 	return tx.Commit()
 }
 
-func (d *database) close() error { return d.db.Close() }
+func (d *sqliteFile) close() error { return d.db.Close() }
+
+func (d *sqliteFile) name() string { return d.path }
+
+func (d *sqliteFile) shared() bool { return false }
