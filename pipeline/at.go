@@ -6,217 +6,260 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/muster-config/muster/cue/eval"
 	"github.com/muster-config/muster/distributor/bundle"
 	"github.com/muster-config/muster/distributor/manifest"
 )
 
-// Standing says what a cohort stands on: the index of its bundle, nil if there is none; same means that content0 and evidence are exactly what stands,
-// and then no index is needed.
-//
-// embeds says whether a service of the cohort refers to release.epoch. If one did when what stands was made and none does now, or the other way round, it is not
-// the same, although the epoch-0 renders are equal: the files differ by the number.
-type Standing func(ctx context.Context, cohort, content0 string, evidence map[string]manifest.Grade, embeds bool) (index *bundle.Index, same bool, err error)
+// Standing says what stands for a cohort in the store, nil if nothing does.
+type Standing func(ctx context.Context, cohort string) (*Stood, error)
+
+// Stood is what stands for a cohort.
+type Stood struct {
+	Content
+	// Variants are the hosts that run a bundle of their own; all others run the cohort's.
+	Variants map[string]Content
+	// Index reads the index of the bundle that stands: the variant of a host, or the cohort's for "". It is asked only for what is built anew, and where a
+	// service refers to release.epoch.
+	Index func(ctx context.Context, host string) (*bundle.Index, error)
+}
+
+// Content is what a statement says of one bundle.
+type Content struct {
+	Content, Content0 string
+	Evidence          map[string]manifest.Grade
+}
 
 // Cohort is what one cohort gets in a release.
 type Cohort struct {
-	Same     bool // nothing changed: Services and Files are empty
+	Blocked string // why it gets nothing: then all else is empty
+	Same    bool   // nothing changed: Services, Files and Variants are empty
+	Variant        // of all hosts that have no variant
+	Inputs  string
+	// Variants are the hosts whose bundle differs, sorted by host.
+	Variants []Variant
+}
+
+// Variant is the bundle of a cohort, or of one host.
+type Variant struct {
+	Host     string // "" for the cohort
 	Services map[string]bundle.Service
 	Files    []bundle.File
 	Evidence map[string]manifest.Grade
 	Content0 string
-	Inputs   string
 }
 
-// RefusedError says that the commit has problems: it cannot be published.
-type RefusedError struct {
-	Problems []eval.Problem
-}
-
-func (e *RefusedError) Error() string {
-	var errs []eval.Problem
-	for _, p := range e.Problems {
-		if p.Severity == eval.SeverityError {
-			errs = append(errs, p)
-		}
-	}
-	if len(errs) == 0 {
-		return "does not evaluate"
-	}
-	p := errs[0]
-	var b strings.Builder
-	if p.Service != "" {
-		fmt.Fprintf(&b, "%s: ", p.Service)
-	}
-	if p.Path != "" {
-		fmt.Fprintf(&b, "%s: ", p.Path)
-	}
-	b.WriteString(p.Message)
-	if len(p.SetAt) > 0 {
-		fmt.Fprintf(&b, " (%s:%d:%d)", p.SetAt[0].File, p.SetAt[0].Line, p.SetAt[0].Col)
-	} else if len(p.Cohorts) > 0 {
-		fmt.Fprintf(&b, " (%s)", strings.Join(p.Cohorts, ", "))
-	}
-	if more := len(errs) - 1; more > 0 {
-		fmt.Fprintf(&b, ", and %d more", more)
-	}
-	return b.String()
-}
-
-// At gives every cohort's files as of epoch. A service whose epoch-0 digest is the standing one keeps its service epoch, every other one gets epoch; only
-// services that refer to release.epoch are evaluated again. It may be called again with another epoch. A *RefusedError refuses the commit.
+// At gives every cohort's files as of epoch; what is blocked says so and gets none. A service whose epoch-0 digest is the standing one of its cohort, or of
+// the host, keeps its service epoch, every other one gets epoch; only services that refer to release.epoch are evaluated again. It may be called again with
+// another epoch. A *RefusedError refuses the commit as a whole: no cohort gets anything. Not safe for concurrent use.
 func (r *Rendered) At(ctx context.Context, epoch uint64, standing Standing) (map[string]Cohort, error) {
+	r.late = nil
 	if r.opts.narrowed() {
 		return nil, errors.New("a build narrowed to some services or cohorts cannot be published")
 	}
-	if r.Failed() {
+	if r.Refused() {
 		return nil, &RefusedError{Problems: r.Problems}
 	}
-	inputs := digestOf(struct {
+	a := assembly{Rendered: r, epoch: epoch, rendered: map[part][]bundle.File{}}
+	blocked := r.Blocked()
+	out := map[string]Cohort{}
+	for _, name := range r.Cohorts() {
+		if reason := blocked[name]; reason != "" {
+			out[name] = Cohort{Blocked: reason}
+			continue
+		}
+		stood, err := standing(ctx, name)
+		if err != nil {
+			return nil, fmt.Errorf("cohort %s: %w", name, err)
+		}
+		same, err := a.add(ctx, name, stood)
+		if err != nil {
+			return nil, fmt.Errorf("cohort %s: %w", name, err)
+		}
+		if same {
+			c := r.cohorts[name].services
+			out[name] = Cohort{Same: true, Variant: Variant{Evidence: services(c).evidence(), Content0: bundle.ContentDigest(services(c).files0())}, Inputs: r.inputs()}
+		}
+	}
+	if err := a.render(ctx); err != nil {
+		return nil, err
+	}
+	for name, reason := range r.blockedBy(r.late) {
+		out[name] = Cohort{Blocked: reason}
+	}
+	usable := len(out) == 0
+	for _, name := range r.Cohorts() {
+		if _, ok := out[name]; !ok {
+			out[name] = a.cohort(name)
+		}
+		usable = usable || out[name].Blocked == ""
+	}
+	if !usable {
+		return nil, &RefusedError{Problems: r.Found()}
+	}
+	return out, nil
+}
+
+// inputs is the digest of all that decided what was rendered.
+func (r *Rendered) inputs() string {
+	return digestOf(struct {
 		Tree      string   `json:"tree"`
 		Evaluator string   `json:"evaluator"`
 		Settings  string   `json:"settings"`
 		Overrides []string `json:"overrides"`
 	}{r.Identity.Tree, eval.EvaluatorVersion, r.opts.Settings(), []string{}})
-	out := map[string]Cohort{}
-	stood := map[string]*bundle.Index{}
-	for _, name := range r.Cohorts() {
-		c := r.cohorts[name]
-		index, same, err := standing(ctx, name, c.content0, maps.Clone(c.evidence), c.embeds())
-		if err != nil {
-			return nil, fmt.Errorf("cohort %s: %w", name, err)
-		}
-		built := Cohort{Same: same, Evidence: maps.Clone(c.evidence), Content0: c.content0, Inputs: inputs}
-		if !same {
-			stood[name] = index
-			built.Services = serviceEpochs(c, index, epoch)
-		}
-		out[name] = built
-	}
-	if err := r.renderFiles(ctx, epoch, out, stood); err != nil {
-		return nil, err
-	}
-	return out, nil
 }
 
-// serviceEpochs decides which services changed. Files and Digest are filled in by renderFiles.
-func serviceEpochs(c *cohort, index *bundle.Index, epoch uint64) map[string]bundle.Service {
-	services := map[string]bundle.Service{}
-	for name, s := range c.services {
+// assembly puts the bundles of one epoch together.
+type assembly struct {
+	*Rendered
+	epoch    uint64
+	targets  []*target
+	rendered map[part][]bundle.File // of services that refer to release.epoch
+}
+
+// target is one bundle under way: of a cohort, or of a host of it.
+type target struct {
+	cohort, host string
+	now          services
+	stood        *bundle.Index             // nil if nothing stands
+	services     map[string]bundle.Service // with the epochs decided
+}
+
+// part is one service rendered at an epoch, by the unit of host ("" for the cohort's).
+type part struct {
+	cohort, host, service string
+	epoch                 uint64
+}
+
+// add decides what a cohort gets: nothing new, or a target for it and for each host that has, or had, files of its own.
+func (a *assembly) add(ctx context.Context, name string, stood *Stood) (same bool, err error) {
+	c := a.cohorts[name]
+	hosts := slices.Collect(maps.Keys(c.hosts))
+	if stood != nil {
+		hosts = append(hosts, slices.Collect(maps.Keys(stood.Variants))...)
+	}
+	slices.Sort(hosts)
+	hosts = append([]string{""}, slices.Compact(hosts)...)
+	if stood != nil {
+		if same, err = c.stands(ctx, hosts, stood); err != nil || same {
+			return same, err
+		}
+	}
+	for _, host := range hosts {
+		t := &target{cohort: name, host: host, now: c.of(host)}
+		if stood != nil {
+			if t.stood, err = stood.index(ctx, host); err != nil {
+				return false, err
+			}
+		}
+		t.decide(a.epoch)
+		a.targets = append(a.targets, t)
+	}
+	return false, nil
+}
+
+// stands reports whether all that hosts get stands already.
+func (c *cohort) stands(ctx context.Context, hosts []string, stood *Stood) (bool, error) {
+	for _, host := range hosts {
+		if differs(c.of(host), stood.of(host)) {
+			return false, nil
+		}
+	}
+	for _, host := range hosts {
+		now := c.of(host)
+		if !now.embeds() {
+			continue
+		}
+		index, err := stood.index(ctx, host)
+		if err != nil {
+			return false, err
+		}
+		for name, s := range now {
+			if old := index.Services[name]; s.usesEpoch != (old.Digest != old.Digest0) {
+				return false, nil
+			}
+		}
+	}
+	return true, nil
+}
+
+// index is that of the bundle that a host runs.
+func (s *Stood) index(ctx context.Context, host string) (*bundle.Index, error) {
+	if _, ok := s.Variants[host]; !ok {
+		host = ""
+	}
+	return s.Index(ctx, host)
+}
+
+// of is what a host runs.
+func (s *Stood) of(host string) Content {
+	if v, ok := s.Variants[host]; ok {
+		return v
+	}
+	return s.Content
+}
+
+// differs compares the render of epoch 0 with what stands, as far as the statement tells. Other evidence with the same files is a change too: only a new
+// statement can say it. And so is a literal 0 in place of release.epoch, or the other way round: the files differ by the number, although those of epoch 0
+// are equal. In which service that is, only the index tells.
+func differs(now services, stood Content) bool {
+	return stood.Content0 != bundle.ContentDigest(now.files0()) || !maps.Equal(stood.Evidence, now.evidence()) || now.embeds() != (stood.Content != stood.Content0)
+}
+
+// decide says which services changed here. Of those that refer to release.epoch, Files and Digest are filled in once they are rendered.
+func (t *target) decide(epoch uint64) {
+	t.services = map[string]bundle.Service{}
+	for name, s := range t.now {
 		e := epoch
-		if index != nil {
-			if old, ok := index.Services[name]; ok && old.Digest0 == s.digest0 && (s.usesEpoch || old.Digest == s.digest0) {
+		if t.stood != nil {
+			if old, ok := t.stood.Services[name]; ok && old.Digest0 == s.digest0 && (s.usesEpoch || old.Digest == s.digest0) {
 				e = old.Epoch
 			}
 		}
-		services[name] = bundle.Service{Epoch: e, Digest0: s.digest0, Digest: s.digest0, Files: len(s.files)}
+		t.services[name] = bundle.Service{Epoch: e, Digest0: s.digest0, Digest: s.digest0, Files: len(s.files)}
 	}
-	return services
 }
 
-// embeds reports whether a service of the cohort refers to release.epoch.
-func (c *cohort) embeds() bool {
-	for _, s := range c.services {
-		if s.usesEpoch {
-			return true
-		}
+// files are those of one service of a target; ok is false while they are not rendered yet.
+func (a *assembly) files(t *target, name string) (files []bundle.File, p part, ok bool) {
+	s := t.now[name]
+	if !s.usesEpoch {
+		return s.files, p, true
 	}
-	return false
+	p = part{t.cohort, a.cohorts[t.cohort].owner(t.host, name), name, t.services[name].Epoch}
+	files, ok = a.rendered[p]
+	return files, p, ok
 }
 
-// renderFiles fills in the files of every cohort that changed. A service that kept its epoch and nevertheless renders other bytes than those that stand
-// under it (it branched on release.epoch, or stopped doing so) has changed after all: it gets the new epoch and is rendered once more, since one
-// service epoch never names two contents.
-func (r *Rendered) renderFiles(ctx context.Context, epoch uint64, out map[string]Cohort, stood map[string]*bundle.Index) error {
-	rendered := map[string]map[string][]bundle.File{} // cohort → service, of those that use the epoch
-	for pending := r.usingEpoch(out); len(pending) > 0; {
-		units, err := r.again(ctx, pending)
-		if err != nil {
-			return err
-		}
-		again := map[string]map[string]uint64{}
-		for cohort, services := range pending {
-			for name, e := range services {
-				files, ok := units[[2]string{cohort, name}]
-				if !ok {
-					return fmt.Errorf("evaluate %s again at epoch %d: no result for service %s of cohort %s", r.name(), e, name, cohort)
-				}
-				s := out[cohort].Services[name]
-				s.Digest, s.Files = bundle.ContentDigest(files), len(files)
-				if e != epoch && s.Digest != stood[cohort].Services[name].Digest {
-					s.Epoch = epoch
-					set(again, cohort, name, epoch)
-				}
-				out[cohort].Services[name] = s
-				if rendered[cohort] == nil {
-					rendered[cohort] = map[string][]bundle.File{}
-				}
-				rendered[cohort][name] = files
-			}
-		}
-		pending = again
-	}
-	for name, built := range out {
-		if built.Same {
+// cohort makes a cohort's part of the release from its targets. A variant that is the cohort's own bundle, file by file and epoch by epoch, is none. One whose
+// files are the cohort's again stays a variant until the service epochs meet: on that host the service changed later than on the others.
+func (a *assembly) cohort(name string) Cohort {
+	out := Cohort{Inputs: a.inputs()}
+	for _, t := range a.targets {
+		if t.cohort != name {
 			continue
 		}
-		for service, s := range r.cohorts[name].services {
-			files, ok := rendered[name][service]
-			if !ok {
-				files = s.files
-			}
-			built.Files = append(built.Files, files...)
-		}
-		slices.SortFunc(built.Files, func(a, b bundle.File) int { return strings.Compare(a.Path, b.Path) })
-		out[name] = built
-	}
-	return nil
-}
-
-func set(m map[string]map[string]uint64, cohort, service string, epoch uint64) {
-	if m[cohort] == nil {
-		m[cohort] = map[string]uint64{}
-	}
-	m[cohort][service] = epoch
-}
-
-// usingEpoch gives the service epochs, by cohort, of the services that must be evaluated again.
-func (r *Rendered) usingEpoch(out map[string]Cohort) map[string]map[string]uint64 {
-	uses := map[string]map[string]uint64{}
-	for name, built := range out {
-		for service, s := range built.Services {
-			if r.cohorts[name].services[service].usesEpoch {
-				set(uses, name, service, s.Epoch)
-			}
+		v := Variant{Host: t.host, Services: t.services, Evidence: t.now.evidence(), Content0: bundle.ContentDigest(t.now.files0())}
+		switch {
+		case t.host == "": // always the first
+			out.Variant = v
+			out.Files = a.allFiles(t)
+		case !maps.Equal(v.Services, out.Services) || !maps.Equal(v.Evidence, out.Evidence):
+			v.Files = a.allFiles(t)
+			out.Variants = append(out.Variants, v)
 		}
 	}
-	return uses
+	return out
 }
 
-// again evaluates the services of epochs at their epochs.
-func (r *Rendered) again(ctx context.Context, epochs map[string]map[string]uint64) (map[[2]string][]bundle.File, error) {
-	req := r.request
-	req.FilesToo, req.Epochs, req.Services = true, epochs, nil
-	req.Cohorts = slices.Sorted(maps.Keys(epochs))
-	for _, services := range epochs {
-		req.Services = append(req.Services, slices.Collect(maps.Keys(services))...)
+func (a *assembly) allFiles(t *target) []bundle.File {
+	var all []bundle.File
+	for name := range t.now {
+		files, _, _ := a.files(t, name)
+		all = append(all, files...)
 	}
-	slices.Sort(req.Services)
-	req.Services = slices.Compact(req.Services)
-	result, err := r.opts.Evaluate(ctx, &req, r.opts.Limits)
-	if err != nil {
-		return nil, fmt.Errorf("evaluate %s again at its epochs: %w", r.name(), err)
-	}
-	if result.Failed() {
-		return nil, &RefusedError{Problems: result.Problems}
-	}
-	units := map[[2]string][]bundle.File{}
-	for _, u := range result.Units {
-		if u.Host == "" && len(u.Files) > 0 {
-			units[[2]string{u.Cohort, u.Service}] = bundleFiles(u)
-		}
-	}
-	return units, nil
+	sortFiles(all)
+	return all
 }

@@ -34,7 +34,9 @@ type Options struct {
 	Leaves  bool
 	Schemas bool
 	Limits  eval.Limits
-	// Evaluate is eval.Run unless set: tests evaluate in their own process, or not at all.
+	// Cache answers what did not change; nil evaluates everything, as publishing does. It plays no part when Evaluate is set.
+	Cache *eval.Cache
+	// Evaluate is eval.Run, or the cache's, unless set: tests evaluate in their own process, or not at all.
 	Evaluate func(context.Context, *eval.Request, eval.Limits) (*eval.Result, error)
 }
 
@@ -63,26 +65,13 @@ type Rendered struct {
 	request eval.Request
 	result  *eval.Result
 	cohorts map[string]*cohort
-}
-
-// cohort is what epoch 0 renders for one cohort.
-type cohort struct {
-	services map[string]service
-	files    []bundle.File // of all services, sorted by path
-	content0 string
-	evidence map[string]manifest.Grade
-}
-
-type service struct {
-	files     []bundle.File
-	digest0   string
-	usesEpoch bool
+	late    []eval.Problem // found by the last At, at service epochs
 }
 
 // Build evaluates tree at epoch 0. An error is about the machinery; what is wrong with the commit is in Problems, and Failed says so.
 func Build(ctx context.Context, tree source.Tree, opts Options) (*Rendered, error) {
 	if opts.Evaluate == nil {
-		opts.Evaluate = eval.Run
+		opts.Evaluate = opts.Cache.Run
 	}
 	files, err := evaluated(tree)
 	if err != nil {
@@ -98,7 +87,7 @@ func Build(ctx context.Context, tree source.Tree, opts Options) (*Rendered, erro
 		return nil, fmt.Errorf("evaluate %s: %w", r.name(), err)
 	}
 	r.Policy, r.Problems, r.result = result.Policy, result.Problems, result
-	if r.Failed() || opts.CheckOnly {
+	if r.broken() || opts.CheckOnly {
 		return r, nil
 	}
 	r.collect(result.Units)
@@ -115,58 +104,54 @@ func (r *Rendered) name() string {
 
 func short(id string) string { return id[:min(len(id), 12)] }
 
-// Failed reports whether any problem refuses the commit.
+// Failed reports whether anything is wrong with the commit, be it with one service in one cohort.
 func (r *Rendered) Failed() bool {
-	return slices.ContainsFunc(r.Problems, func(p eval.Problem) bool { return p.Severity == eval.SeverityError })
+	return slices.ContainsFunc(r.Problems, isError)
 }
 
-// collect orders the units by cohort and guards against results that would wipe a host (B084): a service that renders no file and a cohort that carries
-// no service are errors. A service that is gone from a cohort is not: its directory or the fleet's `services` changed in this very commit, which a
+func isError(p eval.Problem) bool { return p.Severity == eval.SeverityError }
+
+// collect orders the units by cohort and host and guards against results that would wipe a host (B084): a service that renders no file and a cohort that
+// carries no service are errors. A service that is gone from a cohort is not: its directory or the fleet's `services` changed in this very commit, which a
 // person wrote and the plan shows.
 func (r *Rendered) collect(units []eval.Unit) {
 	for name := range r.Policy.Cohorts {
 		if len(r.opts.Cohorts) == 0 || slices.Contains(r.opts.Cohorts, name) {
-			r.cohorts[name] = &cohort{services: map[string]service{}, evidence: map[string]manifest.Grade{}}
+			r.cohorts[name] = &cohort{services: map[string]service{}, hosts: map[string]map[string]service{}}
 		}
 	}
-	empty, hosts := map[string][]string{}, map[string][]string{} // service → where
+	empty := map[string][]string{} // service → where
 	for _, u := range units {
 		c := r.cohorts[u.Cohort]
 		switch {
 		case c == nil:
-			continue
-		case u.Host != "":
-			hosts[u.Service] = append(hosts[u.Service], u.Cohort)
-			continue
 		case len(u.Files) == 0:
 			empty[u.Service] = append(empty[u.Service], u.Cohort)
-			continue
+		case u.Host != "":
+			if c.hosts[u.Host] == nil {
+				c.hosts[u.Host] = map[string]service{}
+			}
+			c.hosts[u.Host][u.Service] = newService(u)
+		default:
+			c.services[u.Service] = newService(u)
 		}
-		s := service{files: bundleFiles(u), usesEpoch: u.UsesEpoch}
-		s.digest0 = bundle.ContentDigest(s.files)
-		c.services[u.Service] = s
-		c.files = append(c.files, s.files...)
-		c.evidence[u.Service] = u.Evidence
-	}
-	for _, c := range r.cohorts {
-		slices.SortFunc(c.files, func(a, b bundle.File) int { return strings.Compare(a.Path, b.Path) })
-		c.content0 = bundle.ContentDigest(c.files)
 	}
 	for _, name := range slices.Sorted(maps.Keys(empty)) {
 		r.refuse(name, empty[name], "renders no file: nothing would be left of it on its hosts; give it a file, or take it out of the cohort's services")
 	}
-	for _, name := range slices.Sorted(maps.Keys(hosts)) {
-		r.refuse(name, hosts[name], "has files for single hosts, which this version cannot publish; move what differs to a cohort of its own")
-	}
 	if r.opts.narrowed() {
 		return
 	}
+	blocked := r.Blocked()
 	for _, name := range slices.Sorted(maps.Keys(r.cohorts)) {
 		if len(r.Policy.Cohorts[name].Services) == 0 {
 			r.refuse("", []string{name}, "carries no service: nothing would be left on its hosts; give it a service, or take the cohort out of the fleet")
 		}
+		if blocked[name] != "" {
+			continue
+		}
 		for _, s := range r.Policy.Cohorts[name].Services {
-			if _, ok := r.cohorts[name].services[s]; !ok && !slices.Contains(empty[s], name) && !slices.Contains(hosts[s], name) {
+			if _, ok := r.cohorts[name].services[s]; !ok {
 				r.refuse(s, []string{name}, "was not rendered although the cohort carries it: report this, it is a bug")
 			}
 		}
@@ -198,13 +183,27 @@ func (r *Rendered) Schemas() map[string][]byte { return r.result.Schemas }
 // Cohorts are the cohorts that were rendered, sorted.
 func (r *Rendered) Cohorts() []string { return slices.Sorted(maps.Keys(r.cohorts)) }
 
-// Files are the files of a cohort as epoch 0 renders them, sorted by path.
-func (r *Rendered) Files(name string) ([]bundle.File, error) {
+// Files are the files of a cohort as epoch 0 renders them, sorted by path. A blocked cohort has none: a part of them is never what a host gets.
+func (r *Rendered) Files(name string) ([]bundle.File, error) { return r.FilesOf(name, "") }
+
+// FilesOf are the files of one host of a cohort: its own where it has such, else the cohort's.
+func (r *Rendered) FilesOf(name, host string) ([]bundle.File, error) {
 	c, ok := r.cohorts[name]
 	if !ok {
 		return nil, fmt.Errorf("cohort %q: %w; the fleet has %s", name, ErrUnknownCohort, strings.Join(slices.Sorted(maps.Keys(r.Policy.Cohorts)), ", "))
 	}
-	return slices.Clone(c.files), nil
+	if reason := r.Blocked()[name]; reason != "" {
+		return nil, fmt.Errorf("cohort %s is blocked: %s", name, reason)
+	}
+	return c.of(host).files0(), nil
+}
+
+// Variants are the hosts of a cohort that have files of their own, sorted.
+func (r *Rendered) Variants(name string) []string {
+	if c := r.cohorts[name]; c != nil {
+		return slices.Sorted(maps.Keys(c.hosts))
+	}
+	return nil
 }
 
 // selection is the rule of evaluated, by name: it is part of the settings digest, so change it with the rule.

@@ -37,8 +37,9 @@ func (t tree) FS() fs.FS {
 	return m
 }
 
-// evaluator stands in for CUE: "services/<service>/<cohort>" is the text of one file, in which EPOCH is replaced by the service epoch. "no file" renders none, "!"
-// begins an error, "HOST" makes a file for one host. BRANCH renders an odd text for every epoch but 0: what a package must not do.
+// evaluator stands in for CUE: "services/<service>/<cohort>" is the text of one file, in which EPOCH is replaced by the service epoch, and
+// "services/<service>/<cohort>/<host>" is that of a host with its own. "no file" renders none, "!" begins an error, "!*" one that names no cohort, "!!" one of
+// the whole tree, and "?" one that comes with an epoch. BRANCH renders an odd text for every epoch but 0: what a package must not do.
 type evaluator struct {
 	asked []eval.Request
 }
@@ -51,24 +52,37 @@ func (e *evaluator) evaluate(_ context.Context, req *eval.Request, _ eval.Limits
 		if parts[0] != "services" {
 			continue
 		}
-		service, cohort, text := parts[1], parts[2], string(f.Data)
-		policy := res.Policy.Cohorts[cohort]
-		policy.Services = append(policy.Services, service)
-		res.Policy.Cohorts[cohort] = policy
+		service, cohort, host, text := parts[1], parts[2], "", string(f.Data)
+		key := cohort
+		if len(parts) > 3 {
+			host = parts[3]
+			key += "/" + host
+		} else {
+			policy := res.Policy.Cohorts[cohort]
+			policy.Services = append(policy.Services, service)
+			res.Policy.Cohorts[cohort] = policy
+		}
 		if len(req.Services) > 0 && !slices.Contains(req.Services, service) || len(req.Cohorts) > 0 && !slices.Contains(req.Cohorts, cohort) {
 			continue
 		}
-		if strings.HasPrefix(text, "!") {
-			res.Problems = append(res.Problems, eval.Problem{Severity: eval.SeverityError, Service: service, Cohorts: []string{cohort}, Path: "timeout_ms", Message: text[1:], SetAt: []eval.Pos{{File: f.Path, Line: 3, Col: 7}}})
+		epoch := req.Epochs[key][service]
+		if message, bad := strings.CutPrefix(text, "!"); bad || epoch > 0 && strings.HasPrefix(text, "?") {
+			p := eval.Problem{Severity: eval.SeverityError, Service: service, Cohorts: []string{cohort}, Path: "timeout_ms", Message: message, SetAt: []eval.Pos{{File: f.Path, Line: 3, Col: 7}}}
+			switch {
+			case strings.HasPrefix(message, "*"):
+				p.Cohorts = nil
+			case strings.HasPrefix(message, "!"):
+				p.Service, p.Cohorts = "", nil
+			}
+			res.Problems = append(res.Problems, p)
 			continue
 		}
-		epoch := req.Epochs[cohort][service]
-		u := eval.Unit{Service: service, Cohort: cohort, Evidence: manifest.GradeProcess, UsesEpoch: strings.Contains(text, "EPOCH") || strings.Contains(text, "BRANCH")}
+		u := eval.Unit{Service: service, Cohort: cohort, Host: host, Evidence: manifest.GradeProcess, UsesEpoch: strings.Contains(text, "EPOCH") || strings.Contains(text, "BRANCH") || strings.HasPrefix(text, "?")}
 		if strings.Contains(text, "BRANCH") && epoch > 0 {
 			text = fmt.Sprint("odd since it branches, ", epoch%2, len(e.asked))
 		}
-		if text == "HOST" {
-			u.Host = "web-1"
+		if strings.Contains(text, "DISK") {
+			u.Evidence = manifest.GradeDisk
 		}
 		if text != "no file" && req.FilesToo {
 			u.Files = []eval.File{{Name: service + ".txt", Mode: 0o644, Data: []byte(strings.ReplaceAll(text, "EPOCH", fmt.Sprint(epoch)))}}
@@ -88,22 +102,35 @@ func build(t testing.TB, e *evaluator, files map[string]string, opts pipeline.Op
 	return r
 }
 
-// stand is what a store would answer after the cohorts were published at epoch.
-type stand map[string]struct {
-	content0 string
-	index    *bundle.Index
-}
+// stand is what a store would answer after cohorts were published.
+type stand map[string]pipeline.Cohort
 
-func (s stand) standing(_ context.Context, cohort, content0 string, _ map[string]manifest.Grade, _ bool) (*bundle.Index, bool, error) {
-	return s[cohort].index, s[cohort].index != nil && s[cohort].content0 == content0, nil
+func (s stand) standing(_ context.Context, cohort string) (*pipeline.Stood, error) {
+	c, ok := s[cohort]
+	if !ok {
+		return nil, nil
+	}
+	content := func(v pipeline.Variant) pipeline.Content {
+		return pipeline.Content{Content: bundle.ContentDigest(v.Files), Content0: v.Content0, Evidence: v.Evidence}
+	}
+	stood := &pipeline.Stood{Content: content(c.Variant), Variants: map[string]pipeline.Content{}, Index: func(_ context.Context, host string) (*bundle.Index, error) {
+		for _, v := range append([]pipeline.Variant{c.Variant}, c.Variants...) {
+			if v.Host == host {
+				return &bundle.Index{Services: v.Services}, nil
+			}
+		}
+		return nil, fmt.Errorf("no variant %q", host)
+	}}
+	for _, v := range c.Variants {
+		stood.Variants[v.Host] = content(v)
+	}
+	return stood, nil
 }
 
 func (s stand) take(cohorts map[string]pipeline.Cohort) {
 	for name, c := range cohorts {
-		if !c.Same {
-			old := s[name]
-			old.content0, old.index = c.Content0, &bundle.Index{Services: c.Services}
-			s[name] = old
+		if !c.Same && c.Blocked == "" {
+			s[name] = c
 		}
 	}
 }
@@ -114,7 +141,7 @@ func TestB084NothingRendered(t *testing.T) {
 		want  string
 	}{
 		"a service without files":     {map[string]string{"services/a/prod": "x", "services/b/prod": "no file"}, "b: renders no file"},
-		"a file for a host":           {map[string]string{"services/a/prod": "HOST"}, "a: has files for single hosts"},
+		"a host without files":        {map[string]string{"services/a/prod": "x", "services/a/prod/web-1": "no file"}, "a: renders no file"},
 		"an empty file is a file":     {map[string]string{"services/a/prod": ""}, ""},
 		"an error of evaluation":      {map[string]string{"services/a/prod": "!unknown field"}, "a: timeout_ms: unknown field (services/a/prod:3:7)"},
 		"two errors: the first, more": {map[string]string{"services/a/prod": "!unknown field", "services/b/prod": "!x"}, "and 1 more"},
@@ -148,21 +175,37 @@ func TestEpochReplacedByItsZero(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := cohorts["prod"].Services["a"]
-	if a.Epoch != 5 || a.Digest == stands["prod"].index.Services["a"].Digest {
+	if a.Epoch != 5 || a.Digest == stands["prod"].Services["a"].Digest {
 		t.Errorf("other bytes under service epoch %d", a.Epoch)
 	}
-	var embeds []bool
-	for _, r := range []*pipeline.Rendered{first, second} {
-		_, err := r.At(t.Context(), 6, func(_ context.Context, _, _ string, _ map[string]manifest.Grade, e bool) (*bundle.Index, bool, error) {
-			embeds = append(embeds, e)
-			return nil, false, nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+	// And nothing but that literal changes: the cohort does not hold.
+	stands.take(cohorts)
+	third := build(t, &evaluator{}, map[string]string{"services/a/prod": "n=EPOCH", "services/b/prod": "y"}, pipeline.Options{})
+	if cohorts, err = third.At(t.Context(), 6, stands.standing); err != nil || cohorts["prod"].Same || cohorts["prod"].Services["a"].Epoch != 6 {
+		t.Errorf("%+v, %v", cohorts["prod"], err)
 	}
-	if !slices.Equal(embeds, []bool{true, false}) {
-		t.Errorf("embeds %v", embeds)
+}
+
+// The same where a neighbour goes on referring to it: only the index that stands tells in which service the number was.
+func TestEpochReplacedBesideANeighbour(t *testing.T) {
+	for _, change := range [][2]string{{"n=EPOCH", "n=0"}, {"n=0", "n=EPOCH"}} {
+		stands := stand{}
+		at := func(epoch uint64, a string) pipeline.Cohort {
+			t.Helper()
+			cohorts, err := build(t, &evaluator{}, map[string]string{"services/a/prod": a, "services/b/prod": "b=EPOCH"}, pipeline.Options{}).At(t.Context(), epoch, stands.standing)
+			if err != nil {
+				t.Fatal(err)
+			}
+			stands.take(cohorts)
+			return cohorts["prod"]
+		}
+		at(4, change[0])
+		if c := at(5, change[0]); !c.Same {
+			t.Errorf("%s: %+v", change[0], c)
+		}
+		if c := at(6, change[1]); c.Same || c.Services["a"].Epoch != 6 || c.Services["b"].Epoch != 4 {
+			t.Errorf("%s to %s: %+v", change[0], change[1], c)
+		}
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 
 	"github.com/muster-config/muster/cue/eval"
 	"github.com/muster-config/muster/distributor"
@@ -15,26 +14,54 @@ import (
 	"github.com/muster-config/muster/pipeline/source"
 )
 
-// Refused is a commit with problems. It is distributor.ErrRefused, and Problems are for those who print them all.
+// Refused is a commit of which nothing can be published. It is distributor.ErrRefused, and Problems are for those who print them all.
 type Refused struct {
 	*pipeline.RefusedError
 }
 
 func (r *Refused) Unwrap() []error { return []error{distributor.ErrRefused, r.RefusedError} }
 
-// Job reads rev of a repository as a commit ready to be published.
-func Job(repo *source.Repo, rev string, opts pipeline.Options) (*distributor.Job, error) {
+// Prepared is a commit ready to be published.
+type Prepared struct {
+	distributor.Job
+	tree     source.Tree
+	opts     pipeline.Options
+	rendered *pipeline.Rendered
+}
+
+// Prepare reads rev of a repository.
+func Prepare(repo *source.Repo, rev string, opts pipeline.Options) (*Prepared, error) {
 	tree, err := repo.Commit(rev)
 	if err != nil {
 		return nil, err
 	}
+	p := &Prepared{tree: tree, opts: opts}
 	id := tree.Identity()
-	return &distributor.Job{
+	p.Job = distributor.Job{
 		Commit:   Commit(id),
 		Contains: func(_ context.Context, ancestor string) (bool, error) { return repo.Contains(id.Commit, ancestor) },
 		Settings: opts.Settings(),
-		Build:    Func(tree, opts),
-	}, nil
+		Build:    p.build,
+	}
+	return p, nil
+}
+
+// Problems are what evaluation found, also where only some cohorts are blocked by it. There are none before the publisher asked for a build: a commit that is
+// released already is not evaluated again, unless a cohort was blocked.
+func (p *Prepared) Problems() []eval.Problem {
+	if p.rendered == nil {
+		return nil
+	}
+	return p.rendered.Found()
+}
+
+// Job reads rev of a repository as a commit ready to be published.
+func Job(repo *source.Repo, rev string, opts pipeline.Options) (*distributor.Job, error) {
+	p, err := Prepare(repo, rev, opts)
+	if err != nil {
+		return nil, err
+	}
+	return &p.Job, nil
 }
 
 // Commit is a commit's identity as releases carry it.
@@ -48,58 +75,76 @@ func Commit(id source.Identity) distributor.Commit {
 	}
 }
 
-// Func builds a commit's tree. It is evaluated when the publisher first asks, and not again when a race was lost: only service epochs change then.
-// The function is not safe for concurrent use, and the publisher does not use it so.
+// Func builds a commit's tree.
 func Func(tree source.Tree, opts pipeline.Options) distributor.BuildFunc {
-	var rendered *pipeline.Rendered
-	return func(ctx context.Context, in distributor.BuildInput) (*distributor.Build, error) {
-		if tree.Identity().WorkTree {
-			return nil, errors.New("a work tree cannot be published, only commits: commit it first")
-		}
-		if rendered == nil {
-			r, err := pipeline.Build(ctx, tree, opts)
-			if err != nil {
-				return nil, err
-			}
-			rendered = r
-		}
-		cohorts, err := rendered.At(ctx, in.Epoch, standing(in))
-		var refused *pipeline.RefusedError
-		if errors.As(err, &refused) {
-			return nil, &Refused{refused}
-		}
+	return (&Prepared{tree: tree, opts: opts}).build
+}
+
+// build evaluates the tree when the publisher first asks, and not again when a race was lost: only service epochs change then. Not safe for concurrent use, and
+// the publisher does not use it so.
+func (p *Prepared) build(ctx context.Context, in distributor.BuildInput) (*distributor.Build, error) {
+	if p.tree.Identity().WorkTree {
+		return nil, errors.New("a work tree cannot be published, only commits: commit it first")
+	}
+	if p.rendered == nil {
+		r, err := pipeline.Build(ctx, p.tree, p.opts)
 		if err != nil {
 			return nil, err
 		}
-		return &distributor.Build{
-			Commit: Commit(rendered.Identity), Evaluator: eval.EvaluatorVersion, Settings: opts.Settings(),
-			Policy: rendered.Policy, Source: rendered.Source, Cohorts: cohortBuilds(cohorts),
-		}, nil
+		p.rendered = r
 	}
+	cohorts, err := p.rendered.At(ctx, in.Epoch, standing(in))
+	var refused *pipeline.RefusedError
+	if errors.As(err, &refused) {
+		return nil, &Refused{refused}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &distributor.Build{
+		Commit: Commit(p.rendered.Identity), Evaluator: eval.EvaluatorVersion, Settings: p.opts.Settings(),
+		Policy: p.rendered.Policy, Source: p.rendered.Source, Cohorts: cohortBuilds(cohorts),
+	}, nil
 }
 
-// standing asks the publisher what stands. Other evidence with the same files is a change too: only a new statement can say it.
+// standing asks the publisher what stands.
 func standing(in distributor.BuildInput) pipeline.Standing {
-	return func(ctx context.Context, cohort, content0 string, evidence map[string]manifest.Grade, embeds bool) (*bundle.Index, bool, error) {
-		if in.Stands != nil {
-			if st := in.Stands(cohort); st != nil && (!maps.Equal(st.Evidence, evidence) || embeds != (st.Content != st.Content0)) {
-				content0 = ""
-			}
-		}
-		index, same, err := in.Standing(ctx, cohort, content0)
+	return func(ctx context.Context, cohort string) (*pipeline.Stood, error) {
+		st, err := in.Stands(ctx, cohort)
 		if err != nil {
-			return nil, false, fmt.Errorf("what stands: %w", err)
+			return nil, fmt.Errorf("what stands: %w", err)
 		}
-		return index, same, nil
+		if st == nil {
+			return nil, nil
+		}
+		stood := &pipeline.Stood{
+			Content:  pipeline.Content{Content: st.Content, Content0: st.Content0, Evidence: st.Evidence},
+			Variants: map[string]pipeline.Content{},
+			Index: func(ctx context.Context, host string) (*bundle.Index, error) {
+				index, err := in.Index(ctx, cohort, host)
+				if err != nil {
+					return nil, fmt.Errorf("what stands: %w", err)
+				}
+				return index, nil
+			},
+		}
+		for _, v := range st.Variants {
+			stood.Variants[v.Host] = pipeline.Content{Content: v.Content, Content0: v.Content0, Evidence: v.Evidence}
+		}
+		return stood, nil
 	}
 }
 
 func cohortBuilds(cohorts map[string]pipeline.Cohort) map[string]distributor.CohortBuild {
 	builds := map[string]distributor.CohortBuild{}
 	for name, c := range cohorts {
-		builds[name] = distributor.CohortBuild{
-			Same: c.Same, Index: bundle.Index{Services: c.Services}, Files: c.Files, Evidence: c.Evidence, Content0: c.Content0, Inputs: c.Inputs,
+		b := distributor.CohortBuild{
+			Blocked: c.Blocked, Same: c.Same, Index: bundle.Index{Services: c.Services}, Files: c.Files, Evidence: c.Evidence, Content0: c.Content0, Inputs: c.Inputs,
 		}
+		for _, v := range c.Variants {
+			b.Variants = append(b.Variants, distributor.VariantBuild{Host: v.Host, Index: bundle.Index{Services: v.Services}, Files: v.Files, Evidence: v.Evidence, Content0: v.Content0})
+		}
+		builds[name] = b
 	}
 	return builds
 }
