@@ -46,15 +46,19 @@ func TestDemo(t *testing.T) {
 		wants []string
 	}{
 		{[]string{"--exit"}, 0, []string{
-			"12/12 hosts confirm epoch 1", "11/12 hosts confirm epoch 2", "eu-3", "checkout: process still states epoch 1",
-			"reloaded: checkout on 12 hosts, once each; search and mailer nowhere",
+			"24/24 hosts confirm epoch 1", "eu-7  drifted: 1 file was changed by hand", "the file is as released again",
+			"21/24 hosts confirm epoch 2", "eu-5  silent", "us-2  silent", "eu-5 runs epoch 2 all the same",
+			"23/24 hosts confirm epoch 2", "eu-3  applying: epoch 2 is installed, not confirmed: checkout: process still states epoch 1",
+			"reloaded: checkout on 24 hosts, once each; search and mailer nowhere",
 		}},
-		// The story must notice when the deaf process hears.
-		{[]string{"--exit", "--sabotage=hearing"}, 1, []string{
-			"12/12 hosts confirm epoch 1", "muster: error: the demo saw something else than expected: epoch 2 is confirmed by all 12 hosts",
-		}},
+		// The story must notice when one of its faults is not there.
+		{[]string{"--exit", "--sabotage=hearing"}, 1, []string{"24/24 hosts confirm epoch 1", "something else than expected: epoch 2: 22 of 24 hosts confirm, not 21"}},
+		{[]string{"--exit", "--sabotage=healed"}, 1, []string{"24/24 hosts confirm epoch 1", "something else than expected: epoch 2: 22 of 24 hosts confirm, not 21"}},
+		{[]string{"--exit", "--sabotage=nocut"}, 1, []string{"24/24 hosts confirm epoch 1", "something else than expected: epoch 2: 22 of 24 hosts confirm, not 21"}},
+		{[]string{"--exit", "--sabotage=noedit"}, 1, []string{"24/24 hosts confirm epoch 1", "something else than expected: eu-7 is \"confirmed\""}},
 	} {
 		t.Run(strings.Join(tt.args, " "), func(t *testing.T) {
+			t.Parallel() // they mostly wait
 			cmd, tmp := demoCommand(t, tt.args...)
 			out, err := cmd.CombinedOutput()
 			code := 0
@@ -142,7 +146,7 @@ func TestDemoCtrlC(t *testing.T) {
 	sh := exec.CommandContext(t.Context(), "sh", "-eu", "-c", script.String())
 	sh.Env = append(os.Environ(), gitEnv...)
 	out, err := sh.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "epoch 3 is confirmed by 2 hosts") || !strings.Contains(string(out), "no fault") {
+	if err != nil || !strings.Contains(string(out), "epoch 3 is confirmed by 4 hosts") || !strings.Contains(string(out), "no fault") {
 		t.Errorf("what to try: %v\n%s\n%s", err, script.String(), out)
 	}
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
@@ -159,4 +163,32 @@ func TestDemoCtrlC(t *testing.T) {
 		t.Logf("%s", printed.String())
 	}
 	leftNothing(t, tmp)
+}
+
+// TestDemoOwnRepo runs the system on a repository of the user's, which stays as it is.
+func TestDemoOwnRepo(t *testing.T) {
+	dir := t.TempDir()
+	bin, err := binaries()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{filepath.Join(bin, "muster"), "init", dir}, {"git", "-C", dir, "init", "-q"}, {"git", "-C", dir, "add", "-A"}, {"git", "-C", dir, "commit", "-qm", "start"},
+	} {
+		cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
+		cmd.Env = append(os.Environ(), gitEnv...)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v\n%s", args, err, out)
+		}
+	}
+	cmd, tmp := demoCommand(t, "--exit", "--repo", dir)
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "hosts confirm epoch 1: every process states") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	leftNothing(t, tmp)
+	status, err := exec.CommandContext(t.Context(), "git", "-C", dir, "status", "--porcelain").Output()
+	if err != nil || len(status) > 0 {
+		t.Errorf("the repository is touched: %s, %v", status, err)
+	}
 }

@@ -50,6 +50,7 @@ func (a *app) hostsCmd() *cobra.Command {
 			return nil
 		},
 	}
+	cmd.AddCommand(a.hostsChanges()...)
 	conn.flags(cmd)
 	cmd.Flags().StringVar(&cohort, "cohort", "", "only the hosts of this cohort")
 	cmd.Flags().StringVar(&wanted, "verdict", "", "only the hosts with this verdict: confirmed, silent, refused, …")

@@ -33,6 +33,7 @@ var rules = []cli.Rule{
 	{Is: source.ErrNoRepo, Code: cli.Usage, Hint: "give the config repo with -C DIR, or start one with `muster init DIR`"},
 	{Is: source.ErrNoRev, Code: cli.Usage, Hint: "give a branch, a tag or a commit id of this repository; `git log` lists them"},
 	{Is: source.ErrUnsupported, Code: cli.No},
+	{Is: source.ErrNoWorkTree, Code: cli.Usage},
 	{Is: source.ErrShallow, Code: cli.Conflict, Hint: "fetch the whole history: git fetch --unshallow"},
 	{Is: pipeline.ErrUnknownCohort, Code: cli.Usage},
 	{Is: distributor.ErrRewritten, Code: cli.Conflict, Hint: "publish a commit that contains the released one; `git log` shows whether history was rewritten"},
@@ -74,14 +75,14 @@ A config change is not done when the store is updated. It is done when every
 running instance has confirmed that it runs it.
 
 Exit codes: 0 done; 1 the answer is no; 2 usage; 3 conflict; 4 not trusted;
-5 not reachable; 7 local failure; 130 interrupted.`,
+5 not reachable; 6 differs; 7 local failure; 130 interrupted.`,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 	}
 	root.PersistentFlags().StringVarP(&a.dir, "chdir", "C", ".", "the config repo, or a directory in it")
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON for scripts")
-	root.AddCommand(a.initCmd(), a.validateCmd(), a.renderCmd(), a.keysCmd(), a.publishCmd(), a.statusCmd(), a.hostsCmd(), a.waitCmd(), a.fsckCmd(), a.demoCmd(), a.demoReloadCmd(), a.versionCmd())
+	root.AddCommand(a.initCmd(), a.validateCmd(), a.renderCmd(), a.planCmd(), a.explainCmd(), a.schemaCmd(), a.keysCmd(), a.publishCmd(), a.statusCmd(), a.hostsCmd(), a.waitCmd(), a.logCmd(), a.showCmd(), a.fsckCmd(), a.demoCmd(), a.demoReloadCmd(), a.versionCmd())
 	cli.Root(root)
 	usageErrors(root)
 	flagErrors := root.FlagErrorFunc()

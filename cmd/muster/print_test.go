@@ -2,6 +2,9 @@ package main
 
 import (
 	"bytes"
+	"os"
+	"path/filepath"
+	"regexp"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -28,7 +31,7 @@ func TestPrintProblems(t *testing.T) {
     set at    services/checkout/overlays/env/prod.yaml:3:12
     schema at services/checkout/schema.cue:6:2
 search: 50% of? it: has no file
-warning: a,b: is odd  (cohort staging)
+warning: a,b: is odd                            (cohort staging)
     set at    x,y:z.yaml
 `
 	if diff := cmp.Diff(want, b.String()); diff != "" {
@@ -40,9 +43,9 @@ warning: a,b: is odd  (cohort staging)
 
 	b.Reset()
 	printAnnotations(&b, someProblems)
-	want = `::error file=services/checkout/overlays/env/prod.yaml,line=3,col=12::log_level: "loud" is not one of "info", "warn"
+	want = `::error file=services/checkout/overlays/env/prod.yaml,line=3,col=12::log_level: "loud" is not one of "info", "warn" (prod-eu, prod-us, staging)%0Aschema at services/checkout/schema.cue:6:2
 ::error ::search: 50%25 of? it: has no file
-::warning file=x%2Cy%3Az.yaml::a,b: is odd
+::warning file=x%2Cy%3Az.yaml::a,b: is odd (staging)
 `
 	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Errorf("annotations (-want +got):\n%s", diff)
@@ -69,4 +72,29 @@ func TestSkeletonConfigs(t *testing.T) {
 	if col.Store == "" || col.Keyring != cfg.Keyring {
 		t.Errorf("collector.yaml says %+v", col)
 	}
+
+	// So are they with every setting that is commented out.
+	for _, name := range []string{"agent.yaml", "collector.yaml"} {
+		path := filepath.Join(dir, "deploy", name)
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		full := commented.ReplaceAll(data, []byte("$1$2"))
+		if bytes.Equal(full, data) {
+			t.Errorf("%s has nothing commented out", name)
+		}
+		if err := os.WriteFile(path, full, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := agent.LoadConfig(dir + "/deploy/agent.yaml"); err != nil {
+		t.Error(err)
+	}
+	if _, err := collector.LoadConfig(dir + "/deploy/collector.yaml"); err != nil {
+		t.Error(err)
+	}
 }
+
+// commented is a setting in a comment, and no prose.
+var commented = regexp.MustCompile(`(?m)^( *)# ([a-z_]+: .*|- .*)$`)

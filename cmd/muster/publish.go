@@ -1,15 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -27,101 +23,137 @@ import (
 	"github.com/muster-config/muster/pipeline/source"
 )
 
+// publishing is `muster publish` under way.
+type publishing struct {
+	*app
+	conn    connection
+	keys    publisherKeys
+	rollout string
+	rev     string
+	removed []string
+	watch   watching
+
+	now       bool // assign at once
+	store     store.Store
+	publisher *distributor.Publisher
+}
+
 func (a *app) publishCmd() *cobra.Command {
-	var conn connection
-	var storeURL, dir, keyring, releaseKey, rolloutKey, rev, rollout string
-	var removed []string
+	p := &publishing{app: a}
 	cmd := &cobra.Command{
 		Use:   "publish",
 		Short: "make a release of a commit in the store",
 		Long: `Evaluates a commit, uploads the bundle of every cohort that changed, and appends
 one release to the store. With --rollout=now every cohort is assigned at once.
-A commit that does not validate uses no epoch and writes no release.
+
+A service that does not validate blocks the cohorts that carry it: the others are
+published, and the exit code is 1. Where nothing is left to publish the commit is
+refused, and uses no epoch.
+
+With --watch every commit of a branch is published as it comes, until Ctrl-C: of
+the repository here, or of --remote URL, which is fetched into --cache DIR.
 
 --keys names the directory that ` + "`muster keys init`" + ` made. A key by itself is a path,
 env:NAME or exec:COMMAND. A root key is never read. A collector is told at once if
 it is named; it finds out by itself otherwise.`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			now := false
 			if cmd.Flags().Changed("rollout") {
-				if err := oneOf("rollout", rollout, "now"); err != nil {
+				if err := oneOf("rollout", p.rollout, "now"); err != nil {
 					return err
 				}
-				now = true
+				p.now = true
 			}
-			url, err := envOr("store", storeURL, "MUSTER_STORE")
-			if err != nil {
+			if err := p.watch.check(cmd); err != nil {
 				return err
 			}
-			if dir == "" {
-				dir = os.Getenv("MUSTER_KEYS")
+			url, err := envOr("store", p.keys.storeURL, "MUSTER_STORE")
+			if err != nil {
+				return err
 			}
 			ctx := cmd.Context()
-			p, st, err := openPublisher(ctx, url, dir, keyring, releaseKey, rolloutKey, now)
-			if err != nil {
+			if p.publisher, p.store, err = p.keys.open(ctx, url, p.now); err != nil {
 				return err
 			}
-			repo, err := source.Open(a.dir)
-			if err != nil {
-				return err
+			if p.watch.on {
+				return p.follow(ctx)
 			}
-			job, err := publish.Job(repo, rev, pipeline.Options{})
-			if err != nil {
-				return err
-			}
-			fresh, err := noStore(ctx, st)
-			if err != nil {
-				return err
-			}
-			res, err := p.Publish(ctx, job.Commit, job.Contains, job.Build, distributor.PublishOptions{RolloutNow: now, Settings: job.Settings, RemoveCohorts: removed})
-			var refused *publish.Refused
-			if errors.As(err, &refused) {
-				printProblems(a.errOut, refused.Problems)
-				return cli.Fail(cli.No, "", "commit %s is not valid: %s; nothing was published", cli.Short(job.Commit.ID), countProblems(refused.Problems))
-			}
-			if res != nil {
-				if conn.given() {
-					if herr := conn.handOver(ctx, st, res.Assigned); herr != nil {
-						res.Warnings = append(res.Warnings, fmt.Sprintf("the collector hears of it at its next look at the store: %v", herr))
-					}
-				}
-				if !a.json {
-					if rev == "HEAD" {
-						a.noteUncommitted(repo)
-					}
-					word := "store"
-					if fresh {
-						word = "new store"
-					}
-					fmt.Fprintf(a.out, "%s %s\n", word, cli.Printable(st.URL()))
-				}
-				if perr := a.printPublished(res, job.Commit, now); perr != nil {
-					return perr
-				}
-			}
-			if err != nil {
-				return err
-			}
-			if len(res.Blocked) > 0 {
-				return cli.Fail(cli.No, "the other cohorts are published; see the reasons above", "blocked: %s", strings.Join(res.Blocked, ", "))
-			}
-			if now && len(res.Waiting) > 0 {
-				return cli.Fail(cli.No, "the release stands; the warnings above say who stopped the cohort and why", "not assigned: %s", strings.Join(res.Waiting, ", "))
-			}
-			return nil
+			return p.once(ctx)
 		},
 	}
-	cmd.Flags().StringVar(&storeURL, "store", "", "file:///path or s3://bucket/prefix?endpoint=…&region=… [MUSTER_STORE]")
-	cmd.Flags().StringVar(&dir, "keys", "", "directory with release.key, rollout.key and keyring.json [MUSTER_KEYS]")
-	cmd.Flags().StringVar(&keyring, "keyring", "", "the keyring, if it is not in --keys")
-	cmd.Flags().StringVar(&releaseKey, "release-key", "", "the release key, if it is not in --keys")
-	cmd.Flags().StringVar(&rolloutKey, "rollout-key", "", "the rollout key, if it is not in --keys")
-	cmd.Flags().StringVar(&rev, "rev", "HEAD", "the commit to publish")
-	cmd.Flags().StringVar(&rollout, "rollout", "", "now: assign every cohort at once")
-	cmd.Flags().StringSliceVar(&removed, "remove-cohort", nil, "a cohort that the commit's fleet no longer has, on purpose")
-	conn.flags(cmd)
+	p.keys.flags(cmd)
+	cmd.Flags().StringVar(&p.rev, "rev", "HEAD", "the commit to publish")
+	cmd.Flags().StringVar(&p.rollout, "rollout", "", "now: assign every cohort at once")
+	cmd.Flags().StringSliceVar(&p.removed, "remove-cohort", nil, "a cohort that the commit's fleet no longer has, on purpose")
+	p.watch.flags(cmd)
+	p.conn.flags(cmd)
 	return cmd
+}
+
+// once publishes one commit.
+func (p *publishing) once(ctx context.Context) error {
+	repo, err := source.Open(p.dir)
+	if err != nil {
+		return err
+	}
+	job, err := publish.Prepare(repo, p.rev, pipeline.Options{})
+	if err != nil {
+		return err
+	}
+	fresh, err := noStore(ctx, p.store)
+	if err != nil {
+		return err
+	}
+	opts := distributor.PublishOptions{RolloutNow: p.now, Settings: job.Settings, RemoveCohorts: p.removed}
+	res, err := p.publisher.Publish(ctx, job.Commit, job.Contains, job.Build, opts)
+	var refused *publish.Refused
+	if errors.As(err, &refused) {
+		printProblems(p.errOut, refused.Problems)
+		return cli.Fail(cli.No, "", "commit %s is not valid: %s; nothing was published", cli.Short(job.Commit.ID), countProblems(refused.Problems))
+	}
+	if res != nil {
+		p.tellCollector(ctx, res)
+		if !p.json {
+			if p.rev == "HEAD" {
+				p.noteUncommitted(repo)
+			}
+			word := "store"
+			if fresh {
+				word = "new store"
+			}
+			fmt.Fprintf(p.out, "%s %s\n", word, cli.Printable(p.store.URL()))
+		}
+		p.printFound(job, res)
+		if perr := p.printPublished(res, job.Commit); perr != nil {
+			return perr
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return p.answer(res)
+}
+
+// answer is the exit code of a release that stands.
+func (p *publishing) answer(res *distributor.Result) error {
+	if len(res.Blocked) > 0 {
+		hint := "the other cohorts are published; correct what is said above and commit, which builds the blocked ones too"
+		return cli.Fail(cli.No, hint, "blocked: %s", strings.Join(res.Blocked, ", "))
+	}
+	if p.now && len(res.Waiting) > 0 {
+		return cli.Fail(cli.No, "the release stands; the warnings above say who stopped the cohort and why", "not assigned: %s", strings.Join(res.Waiting, ", "))
+	}
+	return nil
+}
+
+// tellCollector hands new heads over, if a collector is named.
+func (p *publishing) tellCollector(ctx context.Context, res *distributor.Result) {
+	if !p.conn.given() {
+		return
+	}
+	if err := p.conn.handOver(ctx, p.store, res.Assigned); err != nil {
+		res.Warnings = append(res.Warnings, fmt.Sprintf("the collector hears of it at its next look at the store: %v", err))
+	}
 }
 
 // noStore reports whether nothing was ever published to a store.
@@ -133,43 +165,26 @@ func noStore(ctx context.Context, st store.Reader) (bool, error) {
 	return false, err
 }
 
-// uncommitted counts the files on disk that differ from HEAD: changed, new and not ignored, or gone. A repository without a work tree has none.
-func uncommitted(repo *source.Repo) int {
-	disk, err := repo.WorkTree()
-	if err != nil {
-		return 0
-	}
-	head, err := repo.Commit("HEAD")
-	if err != nil {
-		return 0
-	}
-	n := 0
-	for _, name := range head.Files() {
-		was, err := fs.ReadFile(head.FS(), name)
-		is, derr := fs.ReadFile(disk.FS(), name)
-		if err != nil || derr != nil || !bytes.Equal(was, is) {
-			n++
-		}
-	}
-	for _, name := range disk.Files() {
-		if _, err := fs.Stat(head.FS(), name); err != nil {
-			n++
-		}
-	}
-	return n
+// publisherKeys are the flags by which a command that writes finds its store and its keys.
+type publisherKeys struct {
+	storeURL, dir, keyring string
+	releaseKey, rolloutKey string
 }
 
-func (a *app) noteUncommitted(repo *source.Repo) {
-	switch n := uncommitted(repo); {
-	case n == 1:
-		fmt.Fprintln(a.errOut, "muster: note: 1 changed file is not in this commit")
-	case n > 1:
-		fmt.Fprintf(a.errOut, "muster: note: %s are not in this commit\n", cli.Count(n, "changed file"))
-	}
+func (k *publisherKeys) flags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&k.storeURL, "store", "", "file:///path or s3://bucket/prefix?endpoint=…&region=… [MUSTER_STORE]")
+	cmd.Flags().StringVar(&k.dir, "keys", "", "directory with release.key, rollout.key and keyring.json [MUSTER_KEYS]")
+	cmd.Flags().StringVar(&k.keyring, "keyring", "", "the keyring, if it is not in --keys")
+	cmd.Flags().StringVar(&k.releaseKey, "release-key", "", "the release key, if it is not in --keys")
+	cmd.Flags().StringVar(&k.rolloutKey, "rollout-key", "", "the rollout key, if it is not in --keys")
 }
 
-// openPublisher puts a publisher together from the flags.
-func openPublisher(ctx context.Context, url, dir, ring, releaseKey, rolloutKey string, assign bool) (*distributor.Publisher, store.Store, error) {
+// open puts a publisher together from the flags; one that assigns needs the rollout key.
+func (k *publisherKeys) open(ctx context.Context, url string, assign bool) (*distributor.Publisher, store.Store, error) {
+	dir, ring, releaseKey, rolloutKey := k.dir, k.keyring, k.releaseKey, k.rolloutKey
+	if dir == "" {
+		dir = os.Getenv("MUSTER_KEYS")
+	}
 	if dir == "" && (ring == "" || releaseKey == "" || assign && rolloutKey == "") {
 		return nil, nil, cli.Fail(cli.Usage, "give --keys, or set MUSTER_KEYS; `muster keys init DIR --repo NAME` makes them. Or give --keyring and each key by itself", "--keys is missing")
 	}
@@ -216,36 +231,4 @@ func codeOr(err error, fallback int) int {
 		return code
 	}
 	return fallback
-}
-
-// printPublished says what the release came to.
-func (a *app) printPublished(res *distributor.Result, commit distributor.Commit, now bool) error {
-	for _, w := range res.Warnings {
-		fmt.Fprintf(a.errOut, "muster: warning: %s\n", cli.Printable(w))
-	}
-	if a.json {
-		return cli.PrintJSON(a.out, res)
-	}
-	again := ""
-	if res.Already {
-		again = " (published before)"
-	}
-	fmt.Fprintf(a.out, "epoch %d is commit %s%s: %s\n", res.Epoch, cli.Short(res.Commit), again, cli.Printable(commit.Subject))
-	rows := [][]string{{"COHORT", "STATE", "EPOCH", "SIZE", "ROLLOUT"}}
-	for _, name := range slices.Sorted(maps.Keys(res.Cohorts)) {
-		c := res.Cohorts[name]
-		state := "as before"
-		switch {
-		case slices.Contains(res.Assigned, name):
-			state = "assigned now"
-		case slices.Contains(res.Waiting, name):
-			state = "not assigned: publish with --rollout=now"
-			if now {
-				state = "not assigned: stopped"
-			}
-		}
-		rows = append(rows, []string{name, string(c.State), fmt.Sprint(c.Epoch), cli.Number(int(c.Size)) + " B", state})
-	}
-	cli.PrintTable(a.out, rows)
-	return nil
 }

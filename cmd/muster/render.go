@@ -12,17 +12,21 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/muster-config/muster/cmd/internal/cli"
+	"github.com/muster-config/muster/cue/eval"
 	"github.com/muster-config/muster/distributor/bundle"
+	"github.com/muster-config/muster/distributor/manifest"
 	"github.com/muster-config/muster/pipeline"
 )
 
 func (a *app) renderCmd() *cobra.Command {
-	var cohort, out, rev string
+	var e evaluation
+	var cohort, host, out string
 	cmd := &cobra.Command{
-		Use:   "render --cohort COHORT --out DIR",
+		Use:   "render --cohort COHORT [--host HOST] --out DIR",
 		Short: "write exactly the files that a host of a cohort would get",
 		Long: `Writes the files that every host of the cohort would get, as DIR/SERVICE/FILE:
-from the files on disk that git does not ignore, or from the commit --rev.
+from the files on disk that git does not ignore, or from the commit --rev. With
+--host it is what that host would get, with its own overlays.
 A file that embeds release.epoch has 0 there: the epoch is known at publish.`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -35,20 +39,26 @@ A file that embeds release.epoch has 0 there: the epoch is known at publish.`,
 			if err := vacant(out); err != nil {
 				return err
 			}
-			res, err := a.build(cmd.Context(), rev, pipeline.Options{Cohorts: []string{cohort}})
+			res, err := a.build(cmd.Context(), e, pipeline.Options{Cohorts: []string{cohort}})
 			if err != nil {
 				return err
 			}
 			if _, ok := res.Policy.Cohorts[cohort]; !ok && len(res.Policy.Cohorts) > 0 {
 				return noCohort(cohort, res)
 			}
-			if res.Failed() {
-				printProblems(a.errOut, res.Problems)
-				return cli.Fail(cli.No, "", "not valid: %s; nothing was written", countProblems(res.Problems))
+			if err := knownHost(cohort, host, res); err != nil {
+				return err
 			}
-			files, err := res.Files(cohort)
+			if here := standsInTheWay(cohort, res); len(here) > 0 {
+				printProblems(a.errOut, here)
+				return cli.Fail(cli.No, "", "not valid: %s; nothing was written", countProblems(here))
+			}
+			files, err := res.FilesOf(cohort, host)
 			if err != nil {
 				return err
+			}
+			if variants := res.Variants(cohort); host == "" && len(variants) > 0 {
+				fmt.Fprintf(a.errOut, "muster: note: other files on %s: see them with --host\n", cli.Names(variants, 5))
 			}
 			written, err := writeFiles(out, files)
 			if err != nil {
@@ -57,9 +67,10 @@ A file that embeds release.epoch has 0 there: the epoch is known at publish.`,
 			if a.json {
 				return cli.PrintJSON(a.out, struct {
 					Cohort string   `json:"cohort"`
+					Host   string   `json:"host"`
 					Out    string   `json:"out"`
 					Files  []string `json:"files"`
-				}{cohort, out, written})
+				}{cohort, host, out, written})
 			}
 			for _, f := range written {
 				fmt.Fprintln(a.out, filepath.Join(out, f))
@@ -69,7 +80,8 @@ A file that embeds release.epoch has 0 there: the epoch is known at publish.`,
 	}
 	cmd.Flags().StringVar(&cohort, "cohort", "", "the cohort to render for")
 	cmd.Flags().StringVar(&out, "out", "", "the directory to write to; new or empty")
-	cmd.Flags().StringVar(&rev, "rev", "", "a commit, instead of the files on disk")
+	cmd.Flags().StringVar(&host, "host", "", "one host of it, with its own overlays")
+	e.flags(cmd)
 	return cmd
 }
 
@@ -84,6 +96,32 @@ func noCohort(name string, res *pipeline.Rendered) error {
 		hint = "it has " + cli.Names(names, 10)
 	}
 	return cli.Fail(cli.Usage, hint, "no cohort %q in the fleet", name)
+}
+
+// standsInTheWay are the errors that keep a cohort from being rendered: those of the whole commit, and of the services that it carries.
+func standsInTheWay(cohort string, res *pipeline.Rendered) []eval.Problem {
+	carried := res.Policy.Cohorts[cohort].Services
+	return slices.DeleteFunc(onlyErrors(res.Problems), func(p eval.Problem) bool {
+		return p.Service != "" && !slices.Contains(p.Cohorts, cohort) && (len(p.Cohorts) > 0 || !slices.Contains(carried, p.Service))
+	})
+}
+
+// knownHost checks a host against the cohort's list. Where hosts are only counted or chosen by label, any may be asked about.
+func knownHost(cohort, host string, res *pipeline.Rendered) error {
+	list := res.Policy.Cohorts[cohort].Hosts.List
+	switch {
+	case host == "":
+		return nil
+	case !manifest.ValidHost(host):
+		return cli.Fail(cli.Usage, "", "%q is not a host name", host)
+	case len(list) == 0 || slices.Contains(list, host):
+		return nil
+	}
+	hint := cli.Suggest(host, list)
+	if hint == "" {
+		hint = "its list has " + cli.Names(list, 10)
+	}
+	return cli.Fail(cli.Usage, hint, "no host %q in the list of cohort %s", host, cohort)
 }
 
 // vacant refuses a path that is there and is not an empty directory.

@@ -97,11 +97,13 @@ func runScripts(t *testing.T, dir string, setup func(*testscript.Env)) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 filepath.Join(moduleRoot(), "testdata", "scripts", dir),
 		RequireExplicitExec: true,
+		UpdateScripts:       os.Getenv("MUSTER_UPDATE") != "", // golden outputs; look at the diff
 		Setup: func(e *testscript.Env) error {
 			e.Vars = append(e.Vars, gitEnv...)
 			e.Setenv("PATH", bin+string(filepath.ListSeparator)+e.Getenv("PATH"))
 			e.Setenv("REPO", filepath.Join(e.WorkDir, "repo"))
 			e.Setenv("KEYS", filepath.Join(e.WorkDir, "keys"))
+			e.Setenv("MUSTER_CACHE", filepath.Join(e.WorkDir, ".cache"))
 			if setup != nil {
 				setup(e)
 			}

@@ -3,8 +3,10 @@ package main
 import (
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -14,13 +16,19 @@ import (
 )
 
 func (a *app) validateCmd() *cobra.Command {
-	var rev, format string
+	var e evaluation
+	var format string
+	var services, cohorts []string
+	var verbose bool
 	cmd := &cobra.Command{
 		Use:   "validate",
 		Short: "evaluate every service for every cohort, and say what is wrong and where",
 		Long: `Evaluates every service for every cohort that carries it: the files on disk that
 git does not ignore, or the commit --rev. Each error is one group of lines: the
-path and what is wrong, where it was set, and where the schema says so.`,
+path and what is wrong, in which cohorts, where it was set, and where the schema
+says so. Nothing else is printed but a last line that counts.
+
+Exit codes: 0 valid, perhaps with warnings; 1 not valid.`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if a.json && !cmd.Flags().Changed("format") {
@@ -30,17 +38,31 @@ path and what is wrong, where it was set, and where the schema says so.`,
 				return err
 			}
 			// The files are rendered too: what a format cannot hold refuses the commit as well.
-			res, err := a.build(cmd.Context(), rev, pipeline.Options{})
+			res, err := a.build(cmd.Context(), e, pipeline.Options{Services: services, Cohorts: cohorts})
 			if err != nil {
 				return err
 			}
+			if err := wanted("service", services, servicesIn(res)); err != nil {
+				return err
+			}
+			if err := wantedCohorts(cohorts, res); err != nil {
+				return err
+			}
+			v := validationOf(res, services, cohorts)
 			switch format {
 			case "json":
-				err = cli.PrintJSON(a.out, validationOf(res))
+				err = cli.PrintJSON(a.out, v)
 			case "github":
 				printAnnotations(a.out, res.Problems)
 			default:
-				printProblems(a.out, res.Problems)
+				shown := res.Problems
+				if !verbose {
+					shown = slices.DeleteFunc(slices.Clone(shown), func(p eval.Problem) bool { return p.Severity == eval.SeverityNotice })
+				}
+				printProblems(a.out, shown)
+				if bare := without(res, v.Services); verbose && len(bare) > 0 {
+					fmt.Fprintf(a.out, "notice: nothing checks the values of %s: no schema\n", cli.Names(bare, 10))
+				}
 			}
 			if err != nil {
 				return err
@@ -49,14 +71,16 @@ path and what is wrong, where it was set, and where the schema says so.`,
 				return cli.Fail(cli.No, "", "not valid: %s", countProblems(res.Problems))
 			}
 			if format == "text" {
-				v := validationOf(res)
-				fmt.Fprintf(a.out, "valid: %s, %s\n", cli.Count(len(v.Services), "service"), cli.Count(len(v.Cohorts), "cohort"))
+				fmt.Fprintf(a.out, "valid: %s\n", v.tally(verbose))
 			}
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&rev, "rev", "", "a commit, instead of the files on disk")
+	e.flags(cmd)
 	cmd.Flags().StringVar(&format, "format", "text", "text, json, or github (annotations of a workflow run)")
+	cmd.Flags().StringSliceVar(&services, "service", nil, "only this service; may be repeated")
+	cmd.Flags().StringSliceVar(&cohorts, "cohort", nil, "only this cohort; may be repeated")
+	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "print notices too, and which services have no schema")
 	return cmd
 }
 
@@ -65,27 +89,31 @@ type validation struct {
 	Valid    bool           `json:"valid"`
 	Errors   int            `json:"errors"`
 	Warnings int            `json:"warnings"`
+	Notices  int            `json:"notices"`
 	Services []string       `json:"services"`
 	Cohorts  []string       `json:"cohorts"`
 	Problems []eval.Problem `json:"problems"`
 }
 
-func validationOf(res *pipeline.Rendered) validation {
+func validationOf(res *pipeline.Rendered, services, cohorts []string) validation {
 	v := validation{Valid: !res.Failed(), Services: []string{}, Cohorts: []string{}, Problems: []eval.Problem{}}
 	for name, c := range res.Policy.Cohorts {
+		if len(cohorts) > 0 && !slices.Contains(cohorts, name) {
+			continue
+		}
 		v.Cohorts = append(v.Cohorts, name)
-		v.Services = append(v.Services, c.Services...)
+		for _, s := range c.Services {
+			if len(services) == 0 || slices.Contains(services, s) {
+				v.Services = append(v.Services, s)
+			}
+		}
 	}
 	slices.Sort(v.Cohorts)
 	slices.Sort(v.Services)
 	v.Services = slices.Compact(v.Services)
+	n := bySeverity(res.Problems)
+	v.Errors, v.Warnings, v.Notices = n[eval.SeverityError], n[eval.SeverityWarning], n[eval.SeverityNotice]
 	for _, p := range res.Problems {
-		switch p.Severity {
-		case eval.SeverityError:
-			v.Errors++
-		case eval.SeverityWarning:
-			v.Warnings++
-		}
 		// Empty lists print as [].
 		p.Cohorts = append([]string{}, p.Cohorts...)
 		p.SetAt = append([]eval.Pos{}, p.SetAt...)
@@ -95,16 +123,50 @@ func validationOf(res *pipeline.Rendered) validation {
 	return v
 }
 
-func countProblems(problems []eval.Problem) string {
+func (v validation) tally(verbose bool) string {
+	s := cli.Count(len(v.Services), "service") + ", " + cli.Count(len(v.Cohorts), "cohort")
+	if v.Warnings > 0 {
+		s += ", " + cli.Count(v.Warnings, "warning")
+	}
+	if v.Notices > 0 {
+		s += ", " + cli.Count(v.Notices, "notice")
+		if !verbose {
+			s += " (-v prints them)"
+		}
+	}
+	return s
+}
+
+func bySeverity(problems []eval.Problem) map[eval.Severity]int {
 	n := map[eval.Severity]int{}
 	for _, p := range problems {
 		n[p.Severity]++
 	}
+	return n
+}
+
+func countProblems(problems []eval.Problem) string {
+	n := bySeverity(problems)
 	parts := []string{cli.Count(n[eval.SeverityError], "error")}
 	if w := n[eval.SeverityWarning]; w > 0 {
 		parts = append(parts, cli.Count(w, "warning"))
 	}
 	return strings.Join(parts, ", ")
+}
+
+// hasSchema finds the definition in CUE text.
+var hasSchema = regexp.MustCompile(`(?m)^\s*#Config\s*[:&]`)
+
+// without are those of the services that have no schema.
+func without(res *pipeline.Rendered, services []string) []string {
+	with := map[string]bool{}
+	for _, f := range res.Source {
+		if rest, ok := strings.CutPrefix(f.Path, "services/"); ok && strings.HasSuffix(f.Path, ".cue") && hasSchema.Match(f.Data) {
+			name, _, _ := strings.Cut(rest, "/")
+			with[name] = true
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(services), func(s string) bool { return with[s] })
 }
 
 // headline is a problem in one line.
@@ -123,35 +185,33 @@ func headline(p eval.Problem) string {
 	return cli.Printable(line)
 }
 
+// The cohorts of problems stand in one column, unless a headline is so long that they would leave the screen.
+const maxColumn = 100
+
 // printProblems writes one group of lines a problem.
 func printProblems(w io.Writer, problems []eval.Problem) {
+	column := 0
+	for _, p := range problems {
+		if n := utf8.RuneCountInString(headline(p)); len(p.Cohorts) > 0 && n <= maxColumn {
+			column = max(column, n)
+		}
+	}
 	for _, p := range problems {
 		line := headline(p)
 		switch n := len(p.Cohorts); {
 		case n == 1:
-			line += fmt.Sprintf("  (cohort %s)", p.Cohorts[0])
+			line = fmt.Sprintf("%-*s  (cohort %s)", column, line, p.Cohorts[0])
 		case n > 1:
-			line += fmt.Sprintf("  (%d cohorts: %s)", n, cli.Names(p.Cohorts, 5))
+			line = fmt.Sprintf("%-*s  (%d cohorts: %s)", column, line, n, cli.Names(p.Cohorts, 5))
 		}
 		fmt.Fprintln(w, line)
 		for _, at := range p.SetAt {
-			fmt.Fprintf(w, "    set at    %s\n", place(at))
+			fmt.Fprintf(w, "    set at    %s\n", cli.Printable(at.String()))
 		}
 		for _, at := range p.SchemaAt {
-			fmt.Fprintf(w, "    schema at %s\n", place(at))
+			fmt.Fprintf(w, "    schema at %s\n", cli.Printable(at.String()))
 		}
 	}
-}
-
-func place(p eval.Pos) string {
-	s := cli.Printable(p.File)
-	if p.Line > 0 {
-		s += fmt.Sprintf(":%d", p.Line)
-		if p.Col > 0 {
-			s += fmt.Sprintf(":%d", p.Col)
-		}
-	}
-	return s
 }
 
 // printAnnotations writes workflow commands, which GitHub shows beside the line of a pull request's diff.
@@ -177,6 +237,17 @@ func printAnnotations(w io.Writer, problems []eval.Problem) {
 		}
 		name := string(p.Severity)
 		p.Severity = eval.SeverityError // the command names it
-		fmt.Fprintf(w, "::%s %s::%s\n", name, strings.Join(props, ","), data.Replace(headline(p)))
+		text := headline(p)
+		if len(p.Cohorts) > 0 {
+			text += " (" + cli.Names(p.Cohorts, 5) + ")"
+		}
+		// What else there is to see is in the message: an annotation has one place.
+		for _, at := range p.SetAt[min(1, len(p.SetAt)):] {
+			text += "\nset at " + cli.Printable(at.String())
+		}
+		for _, at := range p.SchemaAt {
+			text += "\nschema at " + cli.Printable(at.String())
+		}
+		fmt.Fprintf(w, "::%s %s::%s\n", name, strings.Join(props, ","), data.Replace(text))
 	}
 }

@@ -22,14 +22,20 @@ import (
 
 func (a *app) waitCmd() *cobra.Command {
 	var conn connection
+	var storeURL string
 	w := waiter{every: time.Second}
 	cmd := &cobra.Command{
 		Use:   "wait EPOCH|REV",
 		Short: "wait until every expected host confirms a release, or say who does not and why",
 		Long: `Waits until every expected host has confirmed that it runs the release: its
 epoch, or a commit of the config repo (a branch, a tag, HEAD, an id). Only
-digits mean an epoch. A commit that is not released yet is waited for; one that is
-released and that nobody assigned ends the waiting.
+digits mean an epoch. A commit that is not released yet is waited for; one that was
+refused, or is released and that nobody assigned, ends the waiting, and so does a
+cohort that is blocked or stopped. That a commit was refused is read from the
+store, if one is given.
+
+On a terminal it shows the hosts that are not confirmed, and why, as they come;
+elsewhere it prints a line when something changed.
 
 Exit codes: 0 when green; 1 when not, also when the time is over; 5 when the
 collector is not reachable.`,
@@ -56,14 +62,15 @@ collector is not reachable.`,
 			if err != nil {
 				return err
 			}
-			w.ask = c
-			w.progress = a.out
+			w.ask, w.refused = c, refusals(storeURL, c)
+			w.out, w.progress = a.out, progressOn(a.out)
 			if a.json {
-				w.progress = io.Discard
+				w.out, w.progress = io.Discard, plain(io.Discard)
 			}
 			answer, err := w.run(cmd.Context())
+			w.progress.end()
 			if answer == nil && a.json && cli.CodeOf(err) == cli.No {
-				answer = &api.Wait{Epoch: w.epoch, Why: err.Error()} // not released yet
+				answer = &api.Wait{Epoch: w.epoch, Never: w.never, Why: err.Error()} // there is no release
 			}
 			if answer != nil && a.json {
 				if perr := cli.PrintJSON(a.out, tidy(*answer)); perr != nil {
@@ -74,6 +81,7 @@ collector is not reachable.`,
 		},
 	}
 	conn.flags(cmd)
+	cmd.Flags().StringVar(&storeURL, "store", "", "the store, which says why a commit was refused [MUSTER_STORE]")
 	cmd.Flags().StringVar(&w.cohort, "cohort", "", "only this cohort")
 	cmd.Flags().DurationVar(&w.timeout, "timeout", 5*time.Minute, "how long to wait; 0 looks once")
 	cmd.Flags().BoolVar(&w.strict, "strict", false, "count hosts in that were silent before the release was published")
@@ -97,10 +105,13 @@ type waiter struct {
 	strict   bool
 	timeout  time.Duration
 	every    time.Duration // between looks for a release that is not there yet, and after a lost answer
-	progress io.Writer
-	last     string // progress line
+	progress progress
+	out      io.Writer // what is found in the end
+	// refused says why a commit was refused, "" if that is not known.
+	refused func(ctx context.Context, commit string) string
 
 	unassigned []string // cohorts of the newest answer
+	never      bool     // the commit was refused
 }
 
 // run returns the last answer, if any was had, and nil when it is green.
@@ -121,17 +132,22 @@ func (w *waiter) run(ctx context.Context) (*api.Wait, error) {
 			answer, lost = got, nil
 		case errors.Is(err, errNotYet):
 			lost = nil
-			w.say("%s", err)
+			w.progress.line(err.Error())
+			if why := w.whyRefused(ctx); why != "" {
+				w.never = true
+				return nil, cli.Fail(cli.No, "correct it and commit; waiting does not help", "commit %s was refused: %s", cli.Short(w.commit), why)
+			}
 		case cli.CodeOf(err) != cli.Unreachable || first:
 			return answer, err // a wrong address is said at once; what is refused stays so
 		case ctx.Err() == nil:
 			lost = err
-			w.say("the collector does not answer, trying on: %s", err)
+			w.progress.line(fmt.Sprintf("the collector does not answer, trying on: %s", err))
 		}
 		over := time.Since(start) >= w.timeout || ctx.Err() != nil
 		switch {
 		case answer != nil && lost == nil && answer.Green:
-			w.say("epoch %d is confirmed by %s%s", answer.Epoch, cli.Count(answer.Confirmed, "host"), owed(answer))
+			w.progress.end()
+			w.progress.line(fmt.Sprintf("epoch %d is confirmed by %s%s", answer.Epoch, cli.Count(answer.Confirmed, "host"), owed(answer)))
 			return answer, nil
 		case lost != nil && over:
 			return answer, cli.Fail(cli.Unreachable, "hosts keep their configuration without it; run the command again when it is back", "the collector does not answer: %w", lost)
@@ -140,7 +156,7 @@ func (w *waiter) run(ctx context.Context) (*api.Wait, error) {
 		case answer != nil && lost == nil && (answer.Never || over || len(w.unassigned) > 0):
 			return answer, w.verdict(answer)
 		case answer != nil && lost == nil:
-			w.say("epoch %d: %s", answer.Epoch, tally(answer))
+			w.progress.answer(answer)
 		}
 		if answer == nil || lost != nil {
 			select {
@@ -178,7 +194,7 @@ func (w *waiter) look(ctx context.Context, answer *api.Wait, left time.Duration)
 	}
 	q := api.WaitQuery{Cohort: w.cohort, Strict: w.strict}
 	if answer != nil {
-		q.After, q.Wait = answer.Version, min(left, 25*time.Second)
+		q.After, q.Wait = answer.Version, min(left, w.progress.patience())
 	}
 	got, err := w.ask.Wait(ctx, w.epoch, q)
 	switch {
@@ -221,13 +237,12 @@ func (w *waiter) notAssigned(ctx context.Context, g *api.Wait) ([]string, error)
 	return names, nil
 }
 
-// say prints a progress line unless it was the last one.
-func (w *waiter) say(format string, args ...any) {
-	line := cli.Printable(fmt.Sprintf(format, args...))
-	if line != w.last {
-		fmt.Fprintf(w.progress, "%s  %s\n", time.Now().UTC().Format(time.RFC3339), line)
+// whyRefused asks why a commit without a release was refused, if it was.
+func (w *waiter) whyRefused(ctx context.Context) string {
+	if w.commit == "" || w.epoch != 0 || w.refused == nil {
+		return ""
 	}
-	w.last = line
+	return w.refused(ctx, w.commit)
 }
 
 // tally is "9 confirmed, 3 waiting (eu-1 applying, …), 1 owed".
@@ -255,6 +270,7 @@ func owed(g *api.Wait) string {
 
 // verdict prints who has not confirmed and why, and is the error that says so.
 func (w *waiter) verdict(g *api.Wait) error {
+	w.progress.end()
 	rows := [][]string{}
 	for _, name := range slices.Sorted(maps.Keys(g.Cohorts)) {
 		c := g.Cohorts[name]
@@ -266,15 +282,15 @@ func (w *waiter) verdict(g *api.Wait) error {
 		}
 	}
 	if len(rows) > 0 {
-		fmt.Fprintln(w.progress, "not confirmed:")
-		cli.PrintTable(w.progress, rows)
+		fmt.Fprintln(w.out, "not confirmed:")
+		cli.PrintTable(w.out, rows)
 	}
 	// What the hosts do not say: the cohort is stopped, or nobody knows its hosts.
 	var whys []string
 	for _, name := range slices.Sorted(maps.Keys(g.Cohorts)) {
 		if c := g.Cohorts[name]; !c.Green && c.Why != "" && !slices.ContainsFunc(rows, func(row []string) bool { return row[1] == name && strings.Contains(c.Why, row[3]) }) {
 			whys = append(whys, name+": "+c.Why)
-			fmt.Fprintln(w.progress, cli.Printable("  "+name+": "+c.Why))
+			fmt.Fprintln(w.out, cli.Printable("  "+name+": "+c.Why))
 		}
 	}
 	hint := "`muster hosts` shows every host; run the command again to wait longer"

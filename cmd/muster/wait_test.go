@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -155,6 +156,14 @@ func TestWait(t *testing.T) {
 			"what no host says", fakeCollector{steps: []step{{0, api.Wait{Never: true, Waiting: waiting("web-3"), Cohorts: map[string]verdict.Green{"prod": {Never: true, Waiting: waiting("web-3"), Why: "cohort prod is halted"}}}}}, target: 7},
 			waiter{epoch: 7, timeout: time.Minute}, cli.No, 0, 1, "epoch 7 is not confirmed: 0 confirmed, 1 waiting", []string{"  prod: cohort prod is halted\n"},
 		},
+		{
+			"refused", fakeCollector{released: time.Hour, steps: []step{{0, green}}}, waiter{commit: "c0ffee", timeout: time.Minute, refused: func(_ context.Context, commit string) string { return commit + " is bad" }},
+			cli.No, 0, 1, "commit c0ffee was refused: c0ffee is bad", nil,
+		},
+		{
+			"not refused", fakeCollector{released: 5 * time.Second, steps: []step{{0, green}}}, waiter{commit: "c0ffee", timeout: time.Minute, refused: func(context.Context, string) string { return "" }},
+			cli.OK, 5 * time.Second, 0, "", nil,
+		},
 		{"no such cohort yet", fakeCollector{released: 5 * time.Second, steps: []step{{0, green}}}, waiter{epoch: 7, cohort: "prod", timeout: 10 * time.Second}, cli.OK, 5 * time.Second, 0, "", nil},
 		{"no such epoch", fakeCollector{steps: []step{{0, green}}}, waiter{epoch: 9}, cli.No, 0, 1, "epoch 9 is not released yet", nil},
 		{"not reachable at first", fakeCollector{down: [2]time.Duration{0, time.Hour}}, waiter{epoch: 7, timeout: time.Minute}, cli.Unreachable, 0, 1, "not reachable", nil},
@@ -171,7 +180,7 @@ func TestWait(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var out strings.Builder
 				tt.c.start = time.Now()
-				tt.w.ask, tt.w.every, tt.w.progress = &tt.c, time.Second, &out
+				tt.w.ask, tt.w.every, tt.w.progress, tt.w.out = &tt.c, time.Second, plain(&out), &out
 				_, err := tt.w.run(t.Context())
 				if code := cli.CodeOf(err); code != tt.code {
 					t.Errorf("exit code %d (%v), want %d\n%s", code, err, tt.code, out.String())
@@ -200,7 +209,7 @@ func TestWaitInterrupted(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
 		c := &fakeCollector{start: time.Now(), steps: []step{{0, api.Wait{}}}}
-		w := waiter{epoch: 7, timeout: time.Hour, every: time.Second, ask: c, progress: &strings.Builder{}}
+		w := waiter{epoch: 7, timeout: time.Hour, every: time.Second, ask: c, progress: plain(io.Discard), out: io.Discard}
 		if _, err := w.run(ctx); err == nil || !errors.Is(err, ctx.Err()) {
 			t.Errorf("got %v, want %v", err, ctx.Err())
 		}

@@ -106,8 +106,8 @@ func (t timedProber) Run(ctx context.Context, c probe.Command) probe.Result {
 	return res
 }
 
-func (t timedProber) Ask(ctx context.Context, f probe.Field) (uint64, error) {
-	n, err := t.Prober.Ask(ctx, f)
+func (t timedProber) Ask(ctx context.Context, q probe.Question) (probe.Answer, error) {
+	n, err := t.Prober.Ask(ctx, q)
 	t.m.mark("confirmed")
 	return n, err
 }

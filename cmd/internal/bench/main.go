@@ -1,10 +1,12 @@
 // Command bench measures muster beside a peer on the same machine, in one run, and prints ratios. A figure alone means little: machines are noisy.
 //
-//	go run ./cmd/internal/bench [-n 200] [-rounds 10] [-peers ../shared/peers]
+//	go run ./cmd/internal/bench [-only publish|evaluation] [-n 200] [-rounds 10] [-peers ../shared/peers] [-services 50,500,2000] [-turns 5]
 //
 // It measures publish → every one of n real agents confirmed. All agents are in this process, each with a directory, an identity key and connections
 // of its own; signatures are on; every file and directory of an apply is fsynced; evaluation is prepared. The peer is an embedded etcd with as many
 // watchers: plain (one file, fsync, rename) and durable (the same durable apply as here). The runs alternate.
+//
+// And it measures validation: whole, beside a loop of the bare library and the stock cue command, and after a change of one service.
 package main
 
 import (
@@ -22,16 +24,30 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/muster-config/muster/cue/eval"
 )
 
 func main() {
+	eval.Child()
+	play()
+	only := flag.String("only", "", "publish or evaluation; both if left out")
+	services := flag.String("services", "50,500,2000", "sizes of the repositories that are validated")
+	turns := flag.Int("turns", 5, "validations of each side and size")
 	n := flag.Int("n", 200, "hosts")
 	rounds := flag.Int("rounds", 10, "releases in each run")
 	peers := flag.String("peers", "../shared/peers", "directory with the peer etcd; without it nothing is compared")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, *n, *rounds, *peers); err != nil {
+	sizes, err := numbers(*services)
+	if err == nil && *only != "publish" {
+		err = evaluation(ctx, sizes, *turns)
+	}
+	if err == nil && *only != "evaluation" {
+		err = run(ctx, *n, *rounds, *peers)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}

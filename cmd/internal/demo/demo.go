@@ -1,6 +1,7 @@
 // Package demo is the whole system on one machine, with a story: a git repository, a store, a publisher that follows the branch, a collector,
-// and twelve hosts, each with a real agent and a small process for every service. The first commit is confirmed by all of them; the second
-// one meets a process that does not hear.
+// and twenty-four hosts, each with a real agent and a small process for every service. The first commit is confirmed by all of them. A file that
+// somebody edits by hand is seen and repaired. The second commit meets a process that does not hear, a host that is down, and one that is cut off
+// from the collector: the late ones converge, and the deaf one is named.
 package demo
 
 import (
@@ -24,16 +25,28 @@ type Options struct {
 	Out        io.Writer
 	Executable string // this binary: agents start it as the reload command
 	Exit       bool   // end after the story; the error says what was not as expected
-	Hearing    bool   // sabotage: the deaf process hears, so the story must fail
+	Sabotage   string // takes one fault out of the story, which must then end with an error
+	Repo       string // a config repo of the user's own: its hosts confirm HEAD, and its commits are followed; no story
+	Listen     string // host:port of the collector and its page; a free port if it is taken, or if empty
 	// Call is how the user started the binary, for lines to paste.
 	Call string
 }
 
-// The process that does not hear, and how long a process has to state the epoch it was told to load.
+// What Sabotage may be.
 const (
-	deafHost    = "eu-3"
-	deafService = "checkout"
-	within      = 5 * time.Second
+	Hearing = "hearing" // the deaf process hears
+	Healed  = "healed"  // the host that is down is up
+	NoCut   = "nocut"   // the host that is cut off is not
+	NoEdit  = "noedit"  // nobody edits a file
+)
+
+// Sabotages are all of them.
+var Sabotages = []string{Hearing, Healed, NoCut, NoEdit}
+
+// How long a process has to state the epoch it was told to load, and how often an agent looks when nobody tells it anything.
+const (
+	within = 3 * time.Second
+	poll   = 2 * time.Second
 )
 
 // Run plays the story. It leaves nothing behind: neither files nor processes, also after Ctrl-C and when nobody reads its output any more.
@@ -131,8 +144,13 @@ func (s *story) tell(agentCtx context.Context, agents *errgroup.Group, serverCtx
 	if err := s.everybodyConfirms(agentCtx); err != nil {
 		return err
 	}
-	if err := s.oneIsDeaf(agentCtx); err != nil {
-		return err
+	if !s.own() {
+		if err := s.oneIsEdited(agentCtx); err != nil {
+			return err
+		}
+		if err := s.oneIsDeaf(agentCtx, agents); err != nil {
+			return err
+		}
 	}
 	s.told.Store(true)
 	if !s.opts.Exit {
@@ -140,6 +158,9 @@ func (s *story) tell(agentCtx context.Context, agents *errgroup.Group, serverCtx
 	}
 	return nil
 }
+
+// own reports whether this is the user's repository.
+func (s *story) own() bool { return s.opts.Repo != "" }
 
 // differs is the end of a story that was not as expected.
 func differs(format string, args ...any) error {

@@ -15,13 +15,25 @@ import (
 )
 
 // repo is a git repository that the git command works on, whatever the user's own configuration says.
-type repo struct{ dir string }
+type repo struct {
+	dir  string
+	head string // the revision that is published
+}
+
+// openRepo is the user's own repository: it is only read.
+func openRepo(dir string) (*repo, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	return &repo{dir: dir, head: "HEAD"}, nil
+}
 
 func newRepo(ctx context.Context, dir string, files fs.FS) (*repo, error) {
 	if err := os.CopyFS(dir, files); err != nil {
 		return nil, fmt.Errorf("write the config repo: %w", err)
 	}
-	r := &repo{dir: dir}
+	r := &repo{dir: dir, head: "main"}
 	for _, args := range [][]string{
 		{"init", "-q"},
 		{"symbolic-ref", "HEAD", "refs/heads/main"}, // init -b is newer than some gits

@@ -2,11 +2,13 @@ package demo
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -24,27 +26,73 @@ import (
 	"github.com/muster-config/muster/pipeline/source"
 )
 
-const repoName = "acme/config"
+// name is what the keyring calls the config repo.
+func (s *story) name() string {
+	if s.own() {
+		return "demo/config"
+	}
+	return "acme/config"
+}
 
 func (s *story) keyring() string { return filepath.Join(s.dir, "keys", keydir.Keyring) }
 
-// prepare makes the repository, the keys, and the name of the store.
+// prepare makes the repository (or opens the user's), the keys, and the name of the store.
 func (s *story) prepare(ctx context.Context) (err error) {
-	if s.repo, err = newRepo(ctx, filepath.Join(s.dir, "config"), examples.Acme()); err != nil {
+	if s.own() {
+		if s.repo, err = openRepo(s.opts.Repo); err != nil {
+			return err
+		}
+	} else if s.repo, err = newRepo(ctx, filepath.Join(s.dir, "config"), examples.Acme()); err != nil {
 		return err
 	}
-	s.say("config repo at %s: three services, three cohorts", s.repo.dir)
-	if err := keydir.Create(filepath.Join(s.dir, "keys"), repoName, time.Now()); err != nil {
+	if err := s.evaluate(ctx); err != nil {
+		return err
+	}
+	services := map[string]bool{}
+	for _, c := range s.policy.Cohorts {
+		for _, name := range c.Services {
+			services[name] = true
+		}
+	}
+	s.say("config repo at %s: %s, %s", s.repo.dir, cli.Count(len(services), "service"), cli.Count(len(s.policy.Cohorts), "cohort"))
+	if err := keydir.Create(filepath.Join(s.dir, "keys"), s.name(), time.Now()); err != nil {
 		return err
 	}
 	s.store = "file://" + filepath.ToSlash(filepath.Join(s.dir, "store"))
-	s.say("keys for %s, and an empty store at %s", repoName, s.store)
+	s.say("keys for %s, and an empty store at %s", s.name(), s.store)
+	return nil
+}
+
+// evaluate reads who the hosts are. What does not validate is told as `muster validate` tells it.
+func (s *story) evaluate(ctx context.Context) error {
+	repo, err := source.Open(s.repo.dir)
+	if err != nil {
+		return err
+	}
+	defer repo.Close()
+	var tree source.Tree
+	if s.own() {
+		tree, err = repo.Commit("HEAD")
+	} else {
+		tree, err = repo.WorkTree()
+	}
+	if err != nil {
+		return err
+	}
+	built, err := pipeline.Build(ctx, tree, pipeline.Options{CheckOnly: true})
+	if err != nil {
+		return err
+	}
+	if built.Failed() {
+		return cli.Fail(cli.No, "`muster validate` says where", "the config repo is not valid: %w", &pipeline.RefusedError{Problems: built.Problems})
+	}
+	s.policy = built.Policy
 	return nil
 }
 
 // startServers starts the collector, and the publisher that follows the branch.
 func (s *story) startServers(ctx context.Context, group *errgroup.Group) (err error) {
-	ln, url, err := listen(ctx)
+	ln, url, err := s.listen(ctx)
 	if err != nil {
 		return err
 	}
@@ -67,6 +115,23 @@ func (s *story) startServers(ctx context.Context, group *errgroup.Group) (err er
 	}
 	group.Go(func() error { return follower.Run(ctx) })
 	return nil
+}
+
+// listen takes the address that was asked for, or a free port if it is taken.
+func (s *story) listen(ctx context.Context) (net.Listener, string, error) {
+	if s.opts.Listen == "" {
+		return listen(ctx)
+	}
+	var lc net.ListenConfig
+	ln, err := lc.Listen(ctx, "tcp", s.opts.Listen)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		s.say("%s is taken by another program: a free port is used", s.opts.Listen)
+		return listen(ctx)
+	}
+	if err != nil {
+		return nil, "", cli.Fail(cli.Usage, "give --listen an address of this machine, such as 127.0.0.1:7070", "listen: %w", err)
+	}
+	return ln, "http://" + ln.Addr().String(), nil
 }
 
 // runCollector runs the collector of a configuration file on ln.
@@ -119,7 +184,8 @@ func (s *story) follower(ctx context.Context) (*distributor.Follower, error) {
 			if err != nil {
 				return "", err
 			}
-			return repo.Resolve("main")
+			defer repo.Close()
+			return repo.Resolve(s.repo.head)
 		},
 		Open: func(_ context.Context, commit string) (*distributor.Job, error) {
 			repo, err := source.Open(s.repo.dir)
@@ -157,17 +223,37 @@ func (s *story) whatToTry() {
 	if abs, err := filepath.Abs(call); err == nil && filepath.Base(call) != call {
 		call = abs
 	}
-	fmt.Fprintf(s.opts.Out, `
-It stays up until Ctrl-C; then nothing is left of it. In another terminal:
+	if s.own() {
+		fmt.Fprintf(s.opts.Out, `
+It stays up until Ctrl-C; then nothing is left of it. The page: %[1]s/
+Every commit of this repository is published. In another terminal:
 
   export MUSTER_COLLECTOR=%[1]s MUSTER_STORE=%[2]s
   cd %[3]s
 
-  %[4]s status
-  %[4]s hosts
+edit a file, then
+
+  git commit -a
+  %[4]s wait HEAD
+
+`, s.collector, s.store, s.repo.dir, call)
+		return
+	}
+	fmt.Fprintf(s.opts.Out, `
+It stays up until Ctrl-C; then nothing is left of it. The page: %[1]s/
+Three things to try (edit, commit, wait). In another terminal:
+
+  export MUSTER_COLLECTOR=%[1]s MUSTER_STORE=%[2]s
+  cd %[3]s
+
   sed -i 's/per_minute: 10/per_minute: 20/' services/mailer/overlays/env/staging.yaml
   git commit -a -m 'mailer: faster in staging'
   %[4]s wait HEAD --cohort staging
+
+Who runs what, and why not:
+
+  %[4]s status
+  %[4]s hosts
 
 A typo is refused, with its place:
 

@@ -24,6 +24,7 @@ type process struct {
 	url     string
 
 	mu      sync.Mutex
+	off     bool              // the machine is down: it answers nobody
 	epoch   uint64            // stated: read together with the files
 	files   map[string][]byte // what it works with
 	reloads int
@@ -48,7 +49,29 @@ func (p *process) serve(ctx context.Context, ln net.Listener) error {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(p.health())
 	})
-	return serve(ctx, ln, mux)
+	return serve(ctx, ln, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p.mu.Lock()
+		off := p.off
+		p.mu.Unlock()
+		if off {
+			panic(http.ErrAbortHandler) // closes the connection without an answer
+		}
+		mux.ServeHTTP(w, r)
+	}))
+}
+
+func (p *process) down() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.off = true
+}
+
+// start is a process that starts with its machine: it loads what is there.
+func (p *process) start() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.off = false
+	return p.load()
 }
 
 func (p *process) reload() error {
@@ -58,13 +81,18 @@ func (p *process) reload() error {
 	if p.deaf && p.epoch > 0 { // it started well
 		return nil
 	}
+	return p.load()
+}
+
+// load reads the files and their epoch; p.mu is held.
+func (p *process) load() error {
 	// The files and their epoch come from one directory, whatever is swapped meanwhile.
 	c, err := client.Open(p.root, p.service)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	if p.files, err = load(c.FS()); err != nil {
+	if p.files, err = readAll(c.FS()); err != nil {
 		return err
 	}
 	p.epoch = c.Epoch()
@@ -77,8 +105,8 @@ func (p *process) health() health {
 	return health{ConfigEpoch: p.epoch, Files: len(p.files), Reloads: p.reloads}
 }
 
-// load reads all files of a service.
-func load(dir fs.FS) (map[string][]byte, error) {
+// readAll reads all files of a service.
+func readAll(dir fs.FS) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	err := fs.WalkDir(dir, ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -15,7 +14,7 @@ import (
 
 	"github.com/muster-config/muster/cmd/internal/cli"
 	"github.com/muster-config/muster/distributor/api"
-	"github.com/muster-config/muster/distributor/verdict"
+	"github.com/muster-config/muster/distributor/manifest"
 )
 
 // story is what the demo tells and checks. It looks only where anybody can look: at the collector's API and at the processes themselves.
@@ -30,8 +29,12 @@ type story struct {
 	store     string // URL
 	collector string // URL
 	client    *api.Client
+	policy    manifest.Policy
 	hosts     []*host
 	refused   chan error // a commit that the publisher does not take
+
+	count   int // hosts that confirmed at the last look, and since when
+	countAt time.Time
 }
 
 // patience is how long a step may take on a slow machine.
@@ -41,111 +44,6 @@ func (s *story) say(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	fmt.Fprintf(s.opts.Out, "%6.1fs  %s\n", time.Since(s.start).Seconds(), cli.Printable(fmt.Sprintf(format, args...)))
-}
-
-// everybodyConfirms is the first half of the story: one commit, twelve hosts.
-func (s *story) everybodyConfirms(ctx context.Context) error {
-	commit, err := s.repo.commit(ctx, "configuration of three services")
-	if err != nil {
-		return err
-	}
-	at := time.Now()
-	s.say("git commit %s: configuration of three services", cli.Short(commit))
-	epoch, err := s.released(ctx, commit)
-	if err != nil {
-		return err
-	}
-	s.say("released as epoch %d and assigned to every cohort", epoch)
-	g, err := s.until(ctx, epoch, func(g *api.Wait) bool { return g.Green })
-	if err != nil {
-		return err
-	}
-	if !g.Green || g.Confirmed != len(s.hosts) {
-		return differs("epoch %d is confirmed by %d of %d hosts: %s", epoch, g.Confirmed, len(s.hosts), who(g))
-	}
-	s.say("%d/%d hosts confirm epoch %d: every process states that it loaded it (%s after the commit)", g.Confirmed, len(s.hosts), epoch, cli.Elapsed(time.Since(at)))
-	return nil
-}
-
-// oneIsDeaf is the second half: a change of one service, and a process that does not hear.
-func (s *story) oneIsDeaf(ctx context.Context) error {
-	before, err := s.reloads(ctx)
-	if err != nil {
-		return err
-	}
-	old, err := s.runs(ctx)
-	if err != nil {
-		return err
-	}
-	if err := s.repo.edit("services/checkout/base.yaml", "timeout_ms: 1500\n", "timeout_ms: 1500\nretries: 5\n"); err != nil {
-		return err
-	}
-	commit, err := s.repo.commit(ctx, "checkout: retry five times")
-	if err != nil {
-		return err
-	}
-	at := time.Now()
-	s.say("git commit %s: checkout: retry five times (one service, all cohorts)", cli.Short(commit))
-	s.say("the checkout process on %s ignores reloads from now on", deafHost)
-	epoch, err := s.released(ctx, commit)
-	if err != nil {
-		return err
-	}
-	s.say("released as epoch %d and assigned to every cohort", epoch)
-
-	// It is deaf, not slow, if that is so for as long as a process has to state the epoch.
-	states := fmt.Sprintf("process still states epoch %d", old)
-	var deaf *api.Host
-	var since time.Time
-	g, err := s.until(ctx, epoch, func(g *api.Wait) bool {
-		if g.Green {
-			return true // then it heard
-		}
-		h, herr := s.host(ctx, deafHost)
-		if g.Confirmed != len(s.hosts)-1 || herr != nil || !strings.Contains(h.Why, states) {
-			deaf = nil
-			return false
-		}
-		if deaf == nil {
-			since = time.Now()
-		}
-		deaf = h
-		return time.Since(since) > within
-	})
-	if err != nil {
-		return err
-	}
-	switch {
-	case g.Green:
-		return differs("epoch %d is confirmed by all %d hosts, although the checkout process on %s must not have heard of it", epoch, g.Confirmed, deafHost)
-	case deaf == nil:
-		return differs("after %s epoch %d is confirmed by %d of %d hosts: %s", patience, epoch, g.Confirmed, len(s.hosts), who(g))
-	case deaf.Verdict == verdict.Confirmed || !strings.Contains(deaf.Why, deafService):
-		return differs("%s is %q: %s", deafHost, deaf.Verdict, deaf.Why)
-	}
-	s.say("%d/%d hosts confirm epoch %d (%s after the commit); not confirmed, also %s later:", g.Confirmed, len(s.hosts), epoch, cli.Elapsed(since.Sub(at)), within)
-	s.say("    %s  %s: %s", deaf.Host, deaf.Verdict, deaf.Why)
-
-	after, err := s.reloads(ctx)
-	if err != nil {
-		return err
-	}
-	var changed int
-	for _, key := range slices.Sorted(maps.Keys(after)) {
-		n := after[key] - before[key]
-		if !strings.HasSuffix(key, "/"+deafService) {
-			if n != 0 {
-				return differs("%s was reloaded %d times, although its files did not change", key, n)
-			}
-			continue
-		}
-		if n < 1 || n > 1 && !strings.HasPrefix(key, deafHost+"/") {
-			return differs("%s was reloaded %d times for one change", key, n)
-		}
-		changed++
-	}
-	s.say("reloaded: checkout on %d hosts, once each; search and mailer nowhere, their files did not change", changed)
-	return nil
 }
 
 // released waits until the publisher has made a release of the commit.
@@ -225,29 +123,14 @@ func who(g *api.Wait) string {
 	return strings.Join(parts, "; ")
 }
 
-// host is one host as the collector shows it.
-func (s *story) host(ctx context.Context, name string) (*api.Host, error) {
-	hosts, err := s.client.Hosts(ctx, "", "")
+// runs is the service epoch that the checkout process of a host states, from itself.
+func (s *story) runs(ctx context.Context, name string) (uint64, error) {
+	h, err := s.at(name)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
-	for _, h := range hosts {
-		if h.Host == name {
-			return &h, nil
-		}
-	}
-	return nil, differs("the collector does not know host %s", name)
-}
-
-// runs is the service epoch that the deaf process states, from itself.
-func (s *story) runs(ctx context.Context) (uint64, error) {
-	for _, h := range s.hosts {
-		if h.name == deafHost {
-			state, err := ask(ctx, h.processes[deafService].url)
-			return state.ConfigEpoch, err
-		}
-	}
-	return 0, differs("the fleet has no host %s", deafHost)
+	state, err := ask(ctx, h.processes[deafService].url)
+	return state.ConfigEpoch, err
 }
 
 // reloads is how often every process was reloaded, by "host/service", from the processes themselves.
@@ -257,7 +140,7 @@ func (s *story) reloads(ctx context.Context) (map[string]int, error) {
 		for name, p := range h.processes {
 			state, err := ask(ctx, p.url)
 			if err != nil {
-				return nil, err
+				return nil, fmt.Errorf("ask %s on %s: %w", name, h.name, err)
 			}
 			counts[h.name+"/"+name] = state.Reloads
 		}

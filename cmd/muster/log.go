@@ -1,0 +1,194 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/muster-config/muster/cmd/internal/cli"
+	"github.com/muster-config/muster/distributor"
+	"github.com/muster-config/muster/distributor/api"
+	"github.com/muster-config/muster/distributor/manifest"
+	"github.com/muster-config/muster/distributor/rollout"
+)
+
+func (a *app) logCmd() *cobra.Command {
+	var from reading
+	var limit int
+	cmd := &cobra.Command{
+		Use:   "log [COHORT]",
+		Short: "what happened: releases, rollouts, holds, freezes, with who and why",
+		Long: `Prints what happened, the newest first: every release with its commit, author and
+what it is to each cohort, and every decision about a cohort's hosts with who made
+it and why. With a cohort only what is about it.
+
+It reads the store alone and verifies all of it; no collector is needed. The
+keyring of --keys or --keyring is trusted; without one, the store's own.`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if limit < 0 {
+				return cli.Fail(cli.Usage, "0 prints all", "--limit %d is negative", limit)
+			}
+			ctx := cmd.Context()
+			h, err := from.history(ctx)
+			if err != nil {
+				return err
+			}
+			cohort := ""
+			if len(args) == 1 {
+				cohort = args[0]
+			}
+			entries, err := h.Log(ctx, cohort, limit)
+			if err != nil {
+				return err
+			}
+			if len(entries) == 0 && cohort != "" {
+				newest, err := h.Newest(ctx)
+				if err != nil {
+					return err
+				}
+				if newest == nil {
+					return unknownCohort(cohort, nil)
+				}
+				if _, ok := newest.Cohorts[cohort]; !ok {
+					return unknownCohort(cohort, slices.Collect(maps.Keys(newest.Cohorts)))
+				}
+			}
+			a.noteSkipped(h)
+			if a.json {
+				out := []logEntry{}
+				for _, e := range entries {
+					out = append(out, logEntryOf(e))
+				}
+				return cli.PrintJSON(a.out, out)
+			}
+			if len(entries) == 0 {
+				fmt.Fprintln(a.out, "nothing was published yet")
+				return nil
+			}
+			a.printLog(entries, cohort)
+			return nil
+		},
+	}
+	from.flags(cmd)
+	cmd.Flags().IntVar(&limit, "limit", 20, "how many lines at most; 0: all")
+	return cmd
+}
+
+// noteSkipped names what could not be believed, and was left out.
+func (a *app) noteSkipped(h *distributor.History) {
+	for _, s := range h.Skipped {
+		fmt.Fprintf(a.errOut, "muster: warning: left out: %s\n", cli.Printable(s))
+	}
+	if len(h.Skipped) > 0 {
+		fmt.Fprintln(a.errOut, "muster: note: `muster fsck` says more about the store")
+	}
+}
+
+// logEntry is a line of `log --json`: kind is "release" or "decision".
+type logEntry struct {
+	At      time.Time `json:"at"`
+	Kind    string    `json:"kind"`
+	Epoch   uint64    `json:"epoch,omitempty"`
+	Release *logged   `json:"release,omitempty"`
+	Decided *decided  `json:"decision,omitempty"`
+}
+
+type logged struct {
+	Commit  string                       `json:"commit"`
+	Kind    manifest.ReleaseKind         `json:"kind"`
+	Author  manifest.Person              `json:"author"`
+	Subject string                       `json:"subject"`
+	Cohorts map[string]api.ReleaseCohort `json:"cohorts"`
+}
+
+type decided struct {
+	Cohort string     `json:"cohort"`
+	Order  string     `json:"order"`
+	What   string     `json:"what"`
+	By     string     `json:"by"`
+	Why    string     `json:"why"`
+	Hosts  []string   `json:"hosts"`
+	Until  *time.Time `json:"until,omitempty"`
+}
+
+func logEntryOf(e distributor.Entry) logEntry {
+	if d := e.Decision; d != nil {
+		return logEntry{At: e.At, Kind: "decision", Epoch: d.Epoch, Decided: &decided{
+			Cohort: d.Cohort, Order: d.Mark.String(), What: d.What, By: d.By, Why: d.Why, Hosts: append([]string{}, d.Hosts...), Until: d.Until,
+		}}
+	}
+	r := e.Release
+	l := &logged{Commit: r.Commit, Kind: r.Kind, Author: r.Author, Subject: r.Subject, Cohorts: map[string]api.ReleaseCohort{}}
+	for name, c := range r.Cohorts {
+		l.Cohorts[name] = api.ReleaseCohort{State: c.State, Epoch: c.Epoch, Reason: c.Reason}
+	}
+	return logEntry{At: e.At, Kind: "release", Epoch: r.Epoch, Release: l}
+}
+
+func (a *app) printLog(entries []distributor.Entry, cohort string) {
+	var rows [][]string
+	for _, e := range entries {
+		at := e.At.UTC().Format(time.RFC3339)
+		if d := e.Decision; d != nil {
+			rows = append(rows, []string{at, d.Cohort, decisionText(*d)})
+			continue
+		}
+		r := e.Release
+		text := fmt.Sprintf("%s %s: %s (%s)", cli.Short(r.Commit), r.Author.Name, r.Subject, states(r, cohort))
+		rows = append(rows, []string{at, fmt.Sprintf("epoch %d", r.Epoch), text})
+	}
+	cli.PrintTable(a.out, rows)
+}
+
+// decisionText is "frozen by ana until …: black friday".
+func decisionText(d rollout.Decision) string {
+	text := d.What
+	if len(d.Hosts) > 0 {
+		text += " " + cli.Names(d.Hosts, 5)
+	}
+	if d.By != "" {
+		text += " by " + d.By
+	}
+	if d.Until != nil {
+		text += " until " + d.Until.UTC().Format(time.RFC3339)
+	}
+	if d.Why != "" && d.Why != d.What+" at once" {
+		text += ": " + d.Why
+	}
+	return text
+}
+
+// states is "built eu, us; holds asia; blocked lab: reason".
+func states(r *manifest.Release, only string) string {
+	names := map[manifest.CohortState][]string{}
+	var reasons []string
+	for _, name := range slices.Sorted(maps.Keys(r.Cohorts)) {
+		c := r.Cohorts[name]
+		if only != "" && name != only {
+			continue
+		}
+		names[c.State] = append(names[c.State], name)
+		if c.State == manifest.StateBlocked {
+			reasons = append(reasons, c.Reason)
+		}
+	}
+	var parts []string
+	for _, state := range []manifest.CohortState{manifest.StateBuilt, manifest.StateHolds, manifest.StateBlocked} {
+		if len(names[state]) > 0 {
+			part := string(state) + " " + cli.Names(names[state], 5)
+			if state == manifest.StateBlocked {
+				part += ": " + strings.Join(slices.Compact(reasons), "; ")
+			}
+			parts = append(parts, part)
+		}
+	}
+	if parts == nil {
+		return "no cohorts"
+	}
+	return strings.Join(parts, "; ")
+}

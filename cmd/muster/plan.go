@@ -1,0 +1,200 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/muster-config/muster/cmd/internal/cli"
+	"github.com/muster-config/muster/cue/eval"
+	"github.com/muster-config/muster/distributor/inventory"
+	"github.com/muster-config/muster/pipeline"
+	"github.com/muster-config/muster/pipeline/plan"
+	"github.com/muster-config/muster/pipeline/source"
+)
+
+func (a *app) planCmd() *cobra.Command {
+	var e evaluation
+	var base, format, list string
+	var exitCode bool
+	cmd := &cobra.Command{
+		Use:   "plan [--base REV] [--rev REV]",
+		Short: "say what a change does: which values and files, on which hosts, set where",
+		Long: `Compares what the files on disk, or the commit --rev, render with what --base
+renders: every value before and after, on which hosts, and the line that sets it;
+files, services and cohorts that come and go; the waves in which hosts get it.
+For the files on disk the base is HEAD unless it is given.
+
+Hosts are counted by the fleet's lists, its inventory file or --inventory, else by
+the number it expects.
+
+Exit codes: 0 also when something changes; with --exit-code 6 then; 1 when the
+change does not validate.`,
+		Args: cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if a.json && !cmd.Flags().Changed("format") {
+				format = "json"
+			}
+			if err := oneOf("format", format, "text", "json", "markdown"); err != nil {
+				return err
+			}
+			if base == "" && cmd.Flags().Changed("base") {
+				return cli.Fail(cli.Usage, "give a branch, a tag or a commit id", "--base is empty") // an unset variable of a script
+			}
+			if base == "" && e.rev != "" {
+				return cli.Fail(cli.Usage, fmt.Sprintf("give what to compare with, such as --base main or --base %s~1", e.rev), "--base is missing")
+			}
+			if base == "" {
+				base = "HEAD"
+			}
+			opts, err := readInventory(list)
+			if err != nil {
+				return err
+			}
+			p, problems, err := a.plan(cmd.Context(), base, e, opts)
+			if err != nil {
+				return err
+			}
+			switch format {
+			case "json":
+				err = p.JSON(a.out)
+			case "markdown":
+				_, err = io.WriteString(a.out, p.Markdown(planCommand(base, e.rev)))
+			default:
+				if !p.Head.Valid {
+					printProblems(a.out, onlyErrors(problems))
+				}
+				if p.Refused() { // nothing to compare
+					break
+				}
+				if !p.Head.Valid {
+					fmt.Fprintln(a.out)
+				}
+				err = p.Text(a.out, plan.TextOptions{Colour: coloured(a.out)})
+			}
+			switch {
+			case err != nil:
+				return err
+			case !p.Head.Valid:
+				return cli.Fail(cli.No, "", "not valid: %s", countProblems(problems))
+			case exitCode && p.Changes:
+				return cli.Exit(cli.Differs)
+			}
+			return nil
+		},
+	}
+	e.flags(cmd)
+	cmd.Flags().StringVar(&base, "base", "", "the commit to compare with")
+	cmd.Flags().StringVar(&format, "format", "text", "text, json or markdown (a comment for a pull request)")
+	cmd.Flags().StringVar(&list, "inventory", "", "a CSV file of hosts (host,cohort,LABEL…), in place of the fleet's own")
+	cmd.Flags().BoolVar(&exitCode, "exit-code", false, "exit with 6 when something changes")
+	return cmd
+}
+
+// planCommand shows all that a comment leaves out.
+func planCommand(base, rev string) string {
+	s := "muster plan --base " + base
+	if rev != "" {
+		s += " --rev " + rev
+	}
+	return s
+}
+
+func onlyErrors(problems []eval.Problem) []eval.Problem {
+	return slices.DeleteFunc(slices.Clone(problems), func(p eval.Problem) bool { return p.Severity != eval.SeverityError })
+}
+
+// plan evaluates both sides. The problems are those of the change.
+func (a *app) plan(ctx context.Context, base string, e evaluation, opts plan.Options) (*plan.Plan, []eval.Problem, error) {
+	repo, err := a.repo()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer repo.Close()
+	// Both are read before either is evaluated: what is misspelt is said at once.
+	from, err := repo.Commit(base)
+	if err != nil {
+		return nil, nil, fmt.Errorf("base: %w", err)
+	}
+	to, err := tree(repo, e.rev)
+	if err != nil {
+		return nil, nil, err
+	}
+	was, err := a.side(ctx, from, base, e)
+	if err != nil {
+		return nil, nil, fmt.Errorf("base: %w", err)
+	}
+	is, err := a.side(ctx, to, e.rev, e)
+	if err != nil {
+		return nil, nil, err
+	}
+	p := plan.Of(was, is, opts)
+	if note := apart(repo, is, was, base); note != "" {
+		p.Notes = append(p.Notes, note)
+	}
+	return &p, is.Problems, nil
+}
+
+// side evaluates one side of a plan and names it as the user did.
+func (a *app) side(ctx context.Context, t source.Tree, rev string, e evaluation) (plan.Side, error) {
+	r, err := a.evaluate(ctx, t, e, pipeline.Options{Leaves: true})
+	if err != nil {
+		return plan.Side{}, err
+	}
+	s := plan.SideOf(r)
+	if file := inventoryFile(r); file != "" { // it may be anywhere in the repository
+		if data, err := readTree(t, file); err == nil {
+			s.Inventory = data
+		}
+	}
+	if !s.WorkTree && !strings.HasPrefix(s.Commit, rev) {
+		s.Name = fmt.Sprintf("%s (%s)", rev, cli.Short(s.Commit))
+	}
+	return s, nil
+}
+
+// apart is a note where base is not in the history of what is compared with it: then what others changed there shows the wrong way round.
+func apart(repo *source.Repo, head, base plan.Side, name string) string {
+	if head.Commit == "" {
+		return ""
+	}
+	in, err := repo.Contains(head.Commit, base.Commit)
+	if err != nil || in { // a shallow clone cannot tell
+		return ""
+	}
+	return fmt.Sprintf("%s has commits that %s does not: what they changed shows here the other way round; rebase, or compare with `git merge-base`", name, head.Name)
+}
+
+// readInventory reads the list of hosts that the user gave.
+func readInventory(file string) (plan.Options, error) {
+	if file == "" {
+		return plan.Options{}, nil
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return plan.Options{}, cli.Fail(cli.Usage, "--inventory is a CSV file with a line host,cohort,LABEL… at its top", "inventory: %w", err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, inventory.MaxBytes+1))
+	if err != nil {
+		return plan.Options{}, cli.Fail(cli.Usage, "", "inventory %s: %w", file, errors.Unwrap(err))
+	}
+	hosts, err := inventory.ParseCSV(data)
+	if err != nil {
+		return plan.Options{}, cli.Fail(cli.Usage, "", "inventory %s: %w", file, err)
+	}
+	return plan.Options{Inventory: hosts}, nil
+}
+
+func inventoryFile(r *pipeline.Rendered) string {
+	if r.Policy.Inventory == nil {
+		return ""
+	}
+	return r.Policy.Inventory.File
+}
