@@ -62,6 +62,7 @@ func (c Config) WithDefaults() Config {
 	if c.Root == "" {
 		c.Root = DefaultRoot
 	}
+	c.Root = filepath.Clean(c.Root) // as it is compared with paths, and shown
 	if c.Poll == 0 {
 		c.Poll = DefaultPoll
 	}
@@ -146,6 +147,9 @@ func (c Config) validateServices() error {
 			linked[path] = name
 			if path == c.Root || strings.HasPrefix(path, c.Root+"/") {
 				return fmt.Errorf("services.%s.links: %s is inside root; what is there is the agent's own", name, path)
+			}
+			if strings.HasPrefix(c.Root, path+"/") {
+				return fmt.Errorf("services.%s.links: root %s is below %s; what leads there is the agent's own", name, c.Root, path)
 			}
 		}
 	}

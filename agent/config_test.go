@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -112,6 +113,8 @@ func TestConfigErrors(t *testing.T) {
 		"link out":           {least + "services: {checkout: {links: {/etc/x: ../x}}}\n", `services.checkout.links: /etc/x: "../x" is not a file of the service`},
 		"link twice":         {least + "services: {a: {links: {/etc/x: x}}, b: {links: {/etc/x: y}}}\n", "services.b.links: /etc/x is a link of a too"},
 		"link into root":     {least + "root: /r\nservices: {a: {links: {/r/current: x}}}\n", "services.a.links: /r/current is inside root"},
+		"link into root/":    {least + "root: /r//\nservices: {a: {links: {/r/current: x}}}\n", "services.a.links: /r/current is inside root"},
+		"link over root":     {least + "root: /a/r\nservices: {a: {links: {/a: x}}}\n", "services.a.links: root /a/r is below /a"},
 		"take over nothing":  {least + "services: {a: {take_over: true}}\n", "services.a.take_over: there are no links"},
 		"take over what":     {least + "services: {a: {take_over: yes}}\n", `:5: services.a.take_over: "yes" is neither true nor false`},
 		"owner":              {least + "services: {a: {owner: \"a b\"}}\n", `services.a.owner: "a b" is not a user's name or id`},
@@ -149,6 +152,30 @@ func TestConfigErrors(t *testing.T) {
 	write(t, dir, "services.d/search.yaml", "host: x\n")
 	if _, err := agent.LoadConfig(path); err == nil || !strings.Contains(err.Error(), `services.d/search.yaml:1: unknown key "host"`) {
 		t.Error(err)
+	}
+}
+
+// What is wrong with a service is said of the file and the key that it is in.
+func TestConfigErrorPlace(t *testing.T) {
+	for text, want := range map[string]string{
+		"services: {search: {links: {etc/x: x}}}\n":            "services.search.links",
+		"services: {search: {confirm: {http: x, field: y}}}\n": "services.search.confirm.http",
+		"services: {search: {reload: x}}\n":                    "services.search.reload",
+		"services: {search: {relaod: [x]}}\n":                  "services.search.relaod",
+		"services: {search: {}, search: {}}\n":                 "services.search",
+		"services: {checkout: {}}\n":                           "services.checkout",
+		"services: {checkout.x: {}}\n":                         "services.checkout.x",
+		"services: []\n":                                       "services",
+		"host: a\n":                                            "host",
+	} {
+		dir := t.TempDir()
+		path := write(t, dir, "agent.yaml", least+"services: {checkout: {}}\n")
+		part := write(t, dir, "services.d/more.yaml", text)
+		_, err := agent.LoadConfig(path)
+		e := new(agent.ConfigError)
+		if !errors.As(err, &e) || e.File != part || e.Key != want || !strings.HasPrefix(err.Error(), part+":") {
+			t.Errorf("%q: %+v, %v", text, e, err)
+		}
 	}
 }
 

@@ -16,7 +16,6 @@ const holdFails = 2
 type hold struct {
 	since time.Time // well since; zero: not yet
 	fails int       // in a row
-	err   error     // the last failure
 	done  bool
 }
 
@@ -32,6 +31,10 @@ func (a *Agent) awaitHealthy(ctx context.Context, t *trial) (ended bool, err err
 		}
 		holds[name] = &hold{}
 		pause = min(pause, max(cfg.Healthy.For/10, a.timing.probe))
+	}
+	for _, name := range sorted(holds) {
+		a.reason = fmt.Sprintf("%s: confirmed, and has to be healthy for %s before that counts", name, a.cfg.Services[name].Healthy.For)
+		break
 	}
 	started := a.now()
 	for asks := 1; ; asks++ {

@@ -163,3 +163,39 @@ func TestB081HealthWindowOverRestart(t *testing.T) {
 	r.confirmed(2) // the next try of the same release
 	r.confirmed(2)
 }
+
+// A change that may still go back is confirmed to nobody: neither while its health has to hold, nor by the last word of an agent that ends meanwhile.
+func TestNotConfirmedBeforeHealthHolds(t *testing.T) {
+	r, c, col := healthyRig(t)
+	c.will(func(int64) int { return 204 })
+	r.edit("checkout", func(s *agent.ServiceConfig) {
+		s.Healthy = &agent.HealthyConfig{HTTP: c.URL, Status: 204, For: time.Hour}
+	})
+	a := r.agent()
+	stop := r.running(a)
+	waits := col.wait("that waits for health", func(r report.Report) bool { return r.Running == 2 && r.Phase == report.PhaseConfirming })
+	if !strings.Contains(waits.Reason, "checkout: confirmed, and has to be healthy for 1h0m0s") {
+		t.Errorf("reason %q", waits.Reason)
+	}
+	if s := a.Status(); s.Running != 2 || s.Confirmed {
+		t.Errorf("%+v", s)
+	}
+	stop()
+	n := 0
+	for _, rep := range col.reports() {
+		if rep.Running == 2 {
+			n++
+			if rep.Confirmed || rep.Services["checkout"].State != "confirmed" {
+				t.Errorf("%+v", rep)
+			}
+		}
+	}
+	if n < 2 {
+		t.Errorf("%d reports", n)
+	}
+	// Once it has held, it is.
+	r.edit("checkout", func(s *agent.ServiceConfig) {
+		s.Healthy = &agent.HealthyConfig{HTTP: c.URL, Status: 204, For: 20 * time.Millisecond}
+	})
+	r.confirmed(2)
+}

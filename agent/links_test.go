@@ -300,3 +300,31 @@ func TestObserveLeavesTrialAlone(t *testing.T) {
 	r.cfg.Mode = agent.ModeEnforce
 	r.confirmed(2)
 }
+
+// A link whose directory is itself a link into the root is refused: made, it would spoil the release, be taken out as a change by hand, and be made again.
+func TestLinkIntoTheRelease(t *testing.T) {
+	r := newRig(t, "checkout")
+	etc := t.TempDir()
+	whole := filepath.Join(etc, "all")
+	links := func(list map[string]string) { r.edit("checkout", func(s *agent.ServiceConfig) { s.Links = list }) }
+	links(map[string]string{whole: "."})
+	r.world.Release(files{"checkout/checkout.yaml": "1"})
+	r.world.Assign(1)
+	r.confirmed(1)
+	links(map[string]string{whole: ".", filepath.Join(whole, "more.yaml"): "checkout.yaml"})
+	for range 2 {
+		res, err := r.once()
+		if err == nil || res.Confirmed || len(res.Waiting) != 1 || !strings.Contains(res.Waiting[0].Reason, whole+" leads into "+r.root) {
+			t.Errorf("%+v, %v", res, err)
+		}
+		r.sound(1)
+	}
+	r.world.Release(files{"checkout/checkout.yaml": "2"})
+	r.world.Assign(2)
+	if res, err := r.once(); err == nil || res.Running != 1 || res.Code != agent.CodeLink {
+		t.Errorf("%+v, %v", res, err)
+	}
+	if n := len(r.procs["checkout"].Reloads()); n != 1 {
+		t.Errorf("%d reloads", n)
+	}
+}

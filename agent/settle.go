@@ -217,6 +217,7 @@ func (a *Agent) firstOwed() (string, owed, bool) {
 
 // conclude says where the host stands after its files are those of the wanted release and every reload has run.
 func (a *Agent) conclude(ctx context.Context) {
+	_ = a.recheckLinks() // the reloads that have run since may have moved one; the services' states say it
 	waiting := a.waiting()
 	a.code, a.tries = "", 0
 	if len(waiting) > 0 {

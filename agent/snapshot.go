@@ -15,7 +15,8 @@ import (
 // Status is what is known about a host at the host itself, for its operator.
 type Status struct {
 	V         int                       `json:"v"`
-	Daemon    bool                      `json:"daemon"` // a running agent says it; false: read from disk, and no process was asked
+	Daemon    bool                      `json:"daemon"`           // a running agent says it; false: read from disk, and no process was asked
+	Silent    string                    `json:"silent,omitempty"` // read from disk although an agent runs: what is wrong with it
 	Version   string                    `json:"version,omitempty"`
 	PID       int                       `json:"pid,omitempty"`
 	Started   time.Time                 `json:"started,omitzero"`
@@ -87,10 +88,10 @@ func (a *Agent) Status() *Status {
 	return st
 }
 
-// SavedStatus is what an agent that does not run left on disk: the last it knew, and what is current.
-func SavedStatus(cfg Config, m interface{ Load(string) ([]byte, error) }, cur *Installed, content string, drift []string, now time.Time) (*Status, error) {
+// SavedStatus is what an agent that does not run, or is silent, left on disk: the last it knew, and what is current.
+func SavedStatus(cfg Config, m interface{ Load(string) ([]byte, error) }, cur *Installed, content string, drift []string, silent string, now time.Time) (*Status, error) {
 	st := &Status{
-		V: 1, Root: cfg.Root, Host: cfg.Host, Repo: cfg.Repo, Cohort: cfg.Cohort, Mode: cfg.Mode, Content: content, Drift: append([]string{}, shown(drift)...), Drifted: len(drift),
+		V: 1, Silent: silent, Root: cfg.Root, Host: cfg.Host, Repo: cfg.Repo, Cohort: cfg.Cohort, Mode: cfg.Mode, Content: content, Drift: append([]string{}, shown(drift)...), Drifted: len(drift),
 		Services: map[string]report.Service{}, Owed: []string{}, Sources: []SourceResult{},
 	}
 	data, err := m.Load(stateName)
@@ -117,10 +118,14 @@ func SavedStatus(cfg Config, m interface{ Load(string) ([]byte, error) }, cur *I
 			}
 		}
 	}
+	why := "no agent runs that would ask its process"
+	if silent != "" {
+		why = silent + ", so what its process says is not known"
+	}
 	if cur != nil {
 		st.Running, st.Commit, st.Override = cur.Epoch, cur.Commit, cur.Override
 		for name, svc := range cur.Services {
-			st.Services[name] = report.Service{State: "not asked", Expected: svc.Epoch, Reason: "no agent runs that would ask its process"}
+			st.Services[name] = report.Service{State: "not asked", Expected: svc.Epoch, Reason: why}
 		}
 	}
 	st.Owed = append(st.Owed, sorted(s.Owed)...)

@@ -52,7 +52,8 @@ func (a *Agent) report() report.Report {
 		if len(a.cur.Services) > 0 && len(a.drift) == 0 {
 			r.Grade = lowest
 		}
-		r.Confirmed = all && a.want != nil && a.want.is(a.cur) && a.told != nil && a.told.is(a.cur) && len(a.drift) == 0 && a.content == a.want.Content
+		// A change without a verdict may still go back, however well every process has loaded it: health has to hold first.
+		r.Confirmed = all && a.st.Trial == nil && a.want != nil && a.want.is(a.cur) && a.told != nil && a.told.is(a.cur) && len(a.drift) == 0 && a.content == a.want.Content
 	}
 	if r.Reason == "" && a.distrust != nil {
 		// What runs is still what the newest believed head says; that no source repeats it is worth a look.

@@ -16,6 +16,16 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
+// ConfigError is something wrong in a configuration file.
+type ConfigError struct {
+	File string
+	Key  string // dotted; "" where it is about none
+	err  error
+}
+
+func (e *ConfigError) Error() string { return e.err.Error() }
+func (e *ConfigError) Unwrap() error { return e.err }
+
 // maxConfigBytes bounds a configuration file.
 const maxConfigBytes = 1 << 20
 
@@ -42,7 +52,7 @@ func LoadConfig(path string) (Config, error) {
 		}
 		for name, s := range p.Services {
 			if other, ok := from[name]; ok {
-				return Config{}, fmt.Errorf("%s: service %q is in %s too; keep one of them", part, name, other)
+				return Config{}, &ConfigError{part, "services." + name, fmt.Errorf("%s: service %q is in %s too; keep one of them", part, name, other)}
 			}
 			from[name] = part
 			if c.Services == nil {
@@ -60,18 +70,22 @@ func LoadConfig(path string) (Config, error) {
 	}
 	c = c.WithDefaults()
 	if err := c.Validate(); err != nil {
-		return Config{}, fmt.Errorf("%s: %w", path, err)
+		e := &ConfigError{File: path}
+		e.Key, _, _ = strings.Cut(err.Error(), ": ") // every one of them begins with its key
+		longest := 0                                 // a name that is refused for its dots may begin with another's
+		for name, file := range from {
+			if strings.HasPrefix(e.Key+".", "services."+name+".") && len(name) > longest {
+				e.File, longest = file, len(name)
+			}
+		}
+		e.err = fmt.Errorf("%s: %w", e.File, err)
+		return Config{}, e
 	}
 	return c, nil
 }
 
 func loadFile(path string, c *Config, keys fields[Config]) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return fmt.Errorf("read configuration: %w", err)
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxConfigBytes+1))
+	data, err := ReadFile(path, maxConfigBytes)
 	switch {
 	case err != nil:
 		return fmt.Errorf("read configuration: %w", err)
@@ -79,7 +93,11 @@ func loadFile(path string, c *Config, keys fields[Config]) error {
 		return fmt.Errorf("%s: larger than %d bytes", path, maxConfigBytes)
 	}
 	if err := parseConfig(data, c, keys); err != nil {
-		return fmt.Errorf("%s%w", path, err) // the error begins with ":<line>: " or ": "
+		e := &ConfigError{File: path, err: fmt.Errorf("%s%w", path, err)} // the error begins with ":<line>: " or ": "
+		if at := new(placeError); errors.As(err, &at) {
+			e.Key = at.key
+		}
+		return e
 	}
 	return nil
 }
@@ -171,7 +189,7 @@ var serviceKeys = fields[ServiceConfig]{
 	},
 	"instances": func(n *yaml.Node, at string, s *ServiceConfig) error {
 		if n.Kind != yaml.SequenceNode {
-			return fail(n, "%s: not a list; write [{name: a, confirm: {...}}]", at)
+			return fail(n, at, "not a list; write [{name: a, confirm: {...}}]")
 		}
 		s.Instances = make([]InstanceConfig, len(n.Content))
 		for i, c := range n.Content {
@@ -211,7 +229,7 @@ var healthyKeys = fields[HealthyConfig]{
 		}
 		var err error
 		if h.Status, err = strconv.Atoi(s); err != nil || h.Status < 100 || h.Status > 599 {
-			return fail(n, "%s: %q is no HTTP status", at, s)
+			return fail(n, at, "%q is no HTTP status", s)
 		}
 		return nil
 	},
@@ -221,7 +239,7 @@ func (f fields[T]) read(n *yaml.Node, at string, to *T) error {
 	return mapping(n, at, func(k, v *yaml.Node, at string) error {
 		set, known := f[k.Value]
 		if !known {
-			return fail(k, "unknown key %q%s", at, f.didYouMean(k.Value))
+			return failAt(k, at, "unknown key %q%s", at, f.didYouMean(k.Value))
 		}
 		return set(v, at, to)
 	})
@@ -230,22 +248,22 @@ func (f fields[T]) read(n *yaml.Node, at string, to *T) error {
 func mapping(n *yaml.Node, at string, each func(k, v *yaml.Node, at string) error) error {
 	if n.Kind != yaml.MappingNode {
 		if at == "" {
-			return fail(n, "not a mapping of keys to values")
+			return failAt(n, at, "not a mapping of keys to values")
 		}
-		return fail(n, "%s: not a mapping of keys to values", at)
+		return fail(n, at, "not a mapping of keys to values")
 	}
 	seen := map[string]int{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		k, v := n.Content[i], n.Content[i+1]
 		if k.Kind != yaml.ScalarNode || k.Tag == "!!merge" {
-			return fail(k, "a key must be plain text")
+			return failAt(k, at, "a key must be plain text")
 		}
 		path := k.Value
 		if at != "" {
 			path = at + "." + path
 		}
 		if line, twice := seen[k.Value]; twice {
-			return fail(k, "key %q is also on line %d", path, line)
+			return failAt(k, path, "key %q is also on line %d", path, line)
 		}
 		seen[k.Value] = k.Line
 		if err := each(k, v, path); err != nil {
@@ -257,7 +275,7 @@ func mapping(n *yaml.Node, at string, each func(k, v *yaml.Node, at string) erro
 
 func text(n *yaml.Node, at string, to *string) error {
 	if n.Kind != yaml.ScalarNode || n.Tag == "!!null" {
-		return fail(n, "%s: not a text", at)
+		return fail(n, at, "not a text")
 	}
 	*to = n.Value
 	return nil
@@ -265,7 +283,7 @@ func text(n *yaml.Node, at string, to *string) error {
 
 func texts(n *yaml.Node, at string, to *[]string) error {
 	if n.Kind != yaml.SequenceNode {
-		return fail(n, "%s: not a list; write [a, b]", at)
+		return fail(n, at, "not a list; write [a, b]")
 	}
 	*to = make([]string, len(n.Content))
 	for i, c := range n.Content {
@@ -274,7 +292,7 @@ func texts(n *yaml.Node, at string, to *[]string) error {
 		}
 	}
 	if len(*to) > 0 && (*to)[0] == "" {
-		return fail(n, "%s[0]: empty", at)
+		return fail(n, at+"[0]", "empty")
 	}
 	return nil
 }
@@ -286,7 +304,7 @@ func duration(n *yaml.Node, at string, to *time.Duration) error {
 	}
 	d, err := time.ParseDuration(s)
 	if err != nil || d <= 0 {
-		return fail(n, "%s: %q is not a duration such as 60s or 5m", at, s)
+		return fail(n, at, "%q is not a duration such as 60s or 5m", s)
 	}
 	*to = d
 	return nil
@@ -298,7 +316,7 @@ func word(n *yaml.Node, at string, to *string, words ...string) error {
 		return err
 	}
 	if *to != "" && !slices.Contains(words, *to) {
-		return fail(n, "%s: %q is not known; it is %s", at, *to, strings.Join(words, " or "))
+		return fail(n, at, "%q is not known; it is %s", *to, strings.Join(words, " or "))
 	}
 	return nil
 }
@@ -309,15 +327,29 @@ func boolean(n *yaml.Node, at string, to *bool) error {
 		return err
 	}
 	if s != "true" && s != "false" {
-		return fail(n, "%s: %q is neither true nor false", at, s)
+		return fail(n, at, "%q is neither true nor false", s)
 	}
 	*to = s == "true"
 	return nil
 }
 
-func fail(n *yaml.Node, format string, args ...any) error {
-	return fmt.Errorf(":%d: %s", n.Line, fmt.Sprintf(format, args...))
+// fail says what is wrong with the value of a key.
+func fail(n *yaml.Node, key, format string, args ...any) error {
+	return failAt(n, key, "%s: %s", key, fmt.Sprintf(format, args...))
 }
+
+// failAt is fail with a text that names the key itself, if any.
+func failAt(n *yaml.Node, key, format string, args ...any) error {
+	return &placeError{n.Line, key, fmt.Sprintf(format, args...)}
+}
+
+type placeError struct {
+	line int
+	key  string
+	text string
+}
+
+func (e *placeError) Error() string { return fmt.Sprintf(":%d: %s", e.line, e.text) }
 
 func (f fields[T]) didYouMean(key string) string {
 	best, dist := "", 3

@@ -87,14 +87,16 @@ func (h *History) Newest(ctx context.Context) (*manifest.Release, error) {
 	return rel.Release, nil
 }
 
-// Entry is one thing that happened: a release, or a decision about a cohort.
+// Entry is one thing that happened: a release, a decision about a cohort, or a commit that was refused.
 type Entry struct {
 	At       time.Time
 	Release  *manifest.Release
 	Decision *rollout.Decision
+	Refused  *Refused
 }
 
-// Log gives at most limit entries, the newest first; 0 is all of them. With a cohort only what is about it: releases that changed or blocked it, and its decisions.
+// Log gives at most limit entries, the newest first; 0 is all of them. With a cohort only what is about it: releases that changed or blocked it, and its decisions;
+// a refused commit is about none.
 func (h *History) Log(ctx context.Context, cohort string, limit int) ([]Entry, error) {
 	streams := []stream{&releaseStream{h: h, cohort: cohort}}
 	heads, err := h.headStreams(ctx, cohort)
@@ -102,6 +104,12 @@ func (h *History) Log(ctx context.Context, cohort string, limit int) ([]Entry, e
 		return nil, err
 	}
 	streams = append(streams, heads...)
+	refused := &refusals{h: h}
+	if cohort == "" {
+		if refused, err = h.refusals(ctx); err != nil {
+			return nil, err
+		}
+	}
 	entries := []Entry{}
 	for limit <= 0 || len(entries) < limit {
 		var from stream
@@ -116,6 +124,12 @@ func (h *History) Log(ctx context.Context, cohort string, limit int) ([]Entry, e
 				from, newest = s, at
 			}
 		}
+		// With nothing else left, newest is the beginning of time.
+		more, err := refused.after(ctx, newest, max(0, limit-len(entries)))
+		if err != nil {
+			return nil, err
+		}
+		entries = append(entries, more...)
 		if from == nil {
 			break
 		}

@@ -1,6 +1,7 @@
 package distributor_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -28,6 +29,10 @@ func (p *place) history() *distributor.History {
 // lines are entries as a person would note them.
 func lines(entries []distributor.Entry) (list []string) {
 	for _, e := range entries {
+		if r := e.Refused; r != nil {
+			list = append(list, fmt.Sprintf("%s refused %s: %s", e.At.Sub(start), r.Commit[:4], r.Why))
+			continue
+		}
 		if d := e.Decision; d != nil {
 			list = append(list, fmt.Sprintf("%s %s %s", e.At.Sub(start), d.Cohort, d.What))
 			continue
@@ -94,6 +99,87 @@ func TestLog(t *testing.T) {
 }
 
 // Looking back reads a page of releases at a time, and never one twice.
+// dated is a store whose objects are as old as a test says.
+type dated struct {
+	store.ReadStore
+	of func(key string) time.Time
+}
+
+func (d dated) List(ctx context.Context, prefix, after string, n int) ([]store.Info, error) {
+	infos, err := d.ReadStore.List(ctx, prefix, after, n)
+	for i := range infos {
+		infos[i].Modified = d.of(infos[i].Key)
+	}
+	return infos, err
+}
+
+// TestLogRefused: a commit that was refused leaves a trace, in its turn, until it is published after all.
+func TestLogRefused(t *testing.T) {
+	var h history
+	p := newPlace(t, nil)
+	at := func(minutes int) { p.now = start.Add(time.Duration(minutes) * time.Minute) }
+	c1 := h.commit("", "prod/checkout=a")
+	p.mustPublish(h.job(c1), false)
+	ages := map[string]time.Time{manifest.KeyCommit(c1): start}
+	refuse := func(minutes int, commit, why string) {
+		t.Helper()
+		ages[manifest.KeyCommit(commit)] = start.Add(time.Duration(minutes) * time.Minute)
+		ix := manifest.CommitIndex{V: 1, Commit: commit, Reason: why, At: start.Add(time.Duration(minutes) * time.Minute)}
+		if err := p.store.Put(t.Context(), manifest.KeyCommit(commit), encode(t, ix)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refuse(1, strings.Repeat("a", 40), "limit: not an integer")
+	at(2)
+	c2 := h.commit(c1, "prod/checkout=b")
+	p.mustPublish(h.job(c2), false)
+	ages[manifest.KeyCommit(c2)] = p.now
+	refuse(3, strings.Repeat("b", 40), "no fleet")
+	refuse(-1, strings.Repeat("c", 40), "before all")
+	want := []string{"3m0s refused bbbb: no fleet", "2m0s release 2", "1m0s refused aaaa: limit: not an integer", "0s release 1", "-1m0s refused cccc: before all"}
+	// Whether the store says how old its objects are, or not; also with a clock that is some minutes ahead.
+	for name, of := range map[string]func(string) time.Time{
+		"unknown": func(string) time.Time { return time.Time{} },
+		"dated":   func(key string) time.Time { return ages[key] },
+		"ahead":   func(key string) time.Time { return ages[key].Add(10 * time.Minute) },
+		"behind":  func(key string) time.Time { return ages[key].Add(-10 * time.Minute) },
+	} {
+		for limit := range len(want) + 2 {
+			past, err := distributor.OpenHistory(t.Context(), dated{p.store, of}, keyring(t, repoName), p.now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			entries, err := past.Log(t.Context(), "", limit)
+			if err != nil {
+				t.Fatal(err)
+			}
+			expect := want
+			if limit > 0 {
+				expect = want[:min(limit, len(want))]
+			}
+			if diff := cmp.Diff(expect, lines(entries)); diff != "" {
+				t.Errorf("%s, limit %d: %s", name, limit, diff)
+			}
+		}
+	}
+	// Of one cohort it is nothing.
+	entries, err := p.history().Log(t.Context(), "prod", 0)
+	if diff := cmp.Diff([]string{"2m0s release 2", "0s release 1"}, lines(entries)); diff != "" || err != nil {
+		t.Error(diff, err)
+	}
+	// What does not read is left out, and said.
+	if err := p.store.Put(t.Context(), manifest.KeyCommit(strings.Repeat("d", 40)), []byte("{}")); err != nil {
+		t.Fatal(err)
+	}
+	hist, err := distributor.OpenHistory(t.Context(), dated{p.store, func(string) time.Time { return time.Time{} }}, keyring(t, repoName), p.now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if entries, err = hist.Log(t.Context(), "", 0); err != nil || len(entries) != len(want) || len(hist.Skipped) != 1 {
+		t.Errorf("%d entries, %q, %v", len(entries), hist.Skipped, err)
+	}
+}
+
 func TestLogOfManyReleases(t *testing.T) {
 	var h history
 	p := newPlace(t, nil)

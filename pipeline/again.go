@@ -90,6 +90,9 @@ func (a *assembly) again(ctx context.Context, missing map[part]bool) error {
 	if err != nil {
 		return fmt.Errorf("evaluate %s again at its epochs: %w", a.name(), err)
 	}
+	if err := unevaluated(result.Problems); err != nil {
+		return err
+	}
 	for _, p := range result.Problems {
 		if isError(p) {
 			a.late = append(a.late, p)

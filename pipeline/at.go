@@ -58,6 +58,9 @@ func (r *Rendered) At(ctx context.Context, epoch uint64, standing Standing) (map
 	if r.opts.narrowed() {
 		return nil, errors.New("a build narrowed to some services or cohorts cannot be published")
 	}
+	if err := unevaluated(r.Problems); err != nil {
+		return nil, err
+	}
 	if r.Refused() {
 		return nil, &RefusedError{Problems: r.Problems}
 	}

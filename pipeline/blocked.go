@@ -20,7 +20,8 @@ func (e *RefusedError) Error() string {
 	return "does not evaluate"
 }
 
-// reasonOf is the first error in one line, and how many more there are; "" without one.
+// reasonOf is the first error in one line, and how many more there are; "" without one. It goes into releases, which are signed and stay: it tells the place
+// and the kind of the fault and quotes no value.
 func reasonOf(problems []eval.Problem) string {
 	var errs []eval.Problem
 	for _, p := range problems {
@@ -39,7 +40,7 @@ func reasonOf(problems []eval.Problem) string {
 	if p.Path != "" {
 		fmt.Fprintf(&b, "%s: ", p.Path)
 	}
-	b.WriteString(p.Message)
+	b.WriteString(p.Fault())
 	if len(p.SetAt) > 0 {
 		fmt.Fprintf(&b, " (%s)", p.SetAt[0])
 	} else if len(p.Cohorts) > 0 {
@@ -49,6 +50,16 @@ func reasonOf(problems []eval.Problem) string {
 		fmt.Fprintf(&b, ", and %d more", more)
 	}
 	return b.String()
+}
+
+// unevaluated is an error if the evaluation ended before it came to all services: that is no fault of these, and must not keep their cohorts where they are.
+func unevaluated(problems []eval.Problem) error {
+	for _, p := range problems {
+		if p.Unevaluated() {
+			return fmt.Errorf("service %s: %s; publish again, nothing was published", p.Service, p.Message)
+		}
+	}
+	return nil
 }
 
 // Refused reports whether the commit as a whole cannot be published: what is wrong is about no service (the fleet, the tree), or it blocks every cohort.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -20,11 +21,11 @@ func TestBlocked(t *testing.T) {
 		refused bool
 	}{
 		"nothing":                      {nil, map[string]string{}, false},
-		"one cohort":                   {map[string]string{"services/a/eu": "!bad"}, map[string]string{"eu": "a: timeout_ms: bad (services/a/eu:3:7)"}, false},
-		"all that carry it":            {map[string]string{"services/a/eu": "!*bad"}, map[string]string{"eu": "a: timeout_ms: *bad (services/a/eu:3:7)", "us": "a: timeout_ms: *bad (services/a/eu:3:7)"}, false},
-		"two services":                 {map[string]string{"services/a/eu": "!bad", "services/b/eu": "!x"}, map[string]string{"eu": "a: timeout_ms: bad (services/a/eu:3:7), and 1 more"}, false},
+		"one cohort":                   {map[string]string{"services/a/eu": "!bad"}, map[string]string{"eu": "a: timeout_ms: does not validate (services/a/eu:3:7)"}, false},
+		"all that carry it":            {map[string]string{"services/a/eu": "!*bad"}, map[string]string{"eu": "a: timeout_ms: does not validate (services/a/eu:3:7)", "us": "a: timeout_ms: does not validate (services/a/eu:3:7)"}, false},
+		"two services":                 {map[string]string{"services/a/eu": "!bad", "services/b/eu": "!x"}, map[string]string{"eu": "a: timeout_ms: does not validate (services/a/eu:3:7), and 1 more"}, false},
 		"no file":                      {map[string]string{"services/c/asia": "no file"}, map[string]string{"asia": "c: renders no file: nothing would be left of it on its hosts; give it a file, or take it out of the cohort's services (asia)"}, false},
-		"at its epoch":                 {map[string]string{"services/c/asia": "?"}, map[string]string{"asia": "c: timeout_ms: ? (services/c/asia:3:7)"}, false},
+		"at its epoch":                 {map[string]string{"services/c/asia": "?"}, map[string]string{"asia": "c: timeout_ms: does not validate (services/c/asia:3:7)"}, false},
 		"the tree":                     {map[string]string{"services/a/eu": "!!bad"}, nil, true},
 		"every cohort":                 {map[string]string{"services/a/eu": "!*bad", "services/c/asia": "!bad"}, nil, true},
 		"every cohort, one at the end": {map[string]string{"services/a/eu": "!*bad", "services/c/asia": "?"}, nil, true},
@@ -180,5 +181,42 @@ func TestVariants(t *testing.T) {
 	r := build(t, e, files, pipeline.Options{})
 	if got, err := r.FilesOf("eu", "web-1"); err != nil || string(got[1].Data) != "b of web-1 DISK" || !slices.Equal(r.Variants("eu"), []string{"web-1"}) {
 		t.Errorf("%v, %v, %v", got, r.Variants("eu"), err)
+	}
+}
+
+// What is said of a blocked cohort goes into releases and stays there: place and kind of the fault, and no value.
+func TestReasonQuotesNothing(t *testing.T) {
+	for message, want := range map[string]string{
+		`"postgres://u:MARKER@h/db" is a string, not a struct`:             "of the wrong type",
+		`"MARKER" is not one of "info", "debug"`:                           "not one of the values that the schema accepts",
+		`"MARKER" is not "x": the package fixes the value; make it MARKER`: "the package fixes another value",
+		`MARKER is out of range: it must be >5`:                            "out of range",
+		`conflicting values "MARKER" and 5`:                                "does not validate",
+		`unknown field (did you mean "MARKER"?)`:                           "unknown field",
+		"missing: the schema requires MARKER":                              "missing: the schema requires it",
+	} {
+		files := map[string]string{"services/a/eu": "!" + message, "services/c/asia": "z"}
+		cohorts, err := build(t, &evaluator{}, files, pipeline.Options{}).At(t.Context(), 1, stand{}.standing)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := cohorts["eu"].Blocked; got != "a: timeout_ms: "+want+" (services/a/eu:3:7)" {
+			t.Errorf("%s\n%s", message, got)
+		}
+		delete(files, "services/c/asia")
+		_, err = build(t, &evaluator{}, files, pipeline.Options{}).At(t.Context(), 1, stand{}.standing)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "MARKER") {
+			t.Errorf("%s\n%v", message, err)
+		}
+	}
+}
+
+// An evaluation that ended early is no fault of the services that it did not come to: nothing is published, and nothing is blocked.
+func TestUnevaluatedBlocksNothing(t *testing.T) {
+	files := map[string]string{"services/a/eu": "!not evaluated: the evaluation of all services exceeded 10m", "services/c/asia": "z"}
+	cohorts, err := build(t, &evaluator{}, files, pipeline.Options{}).At(t.Context(), 1, stand{}.standing)
+	var refused *pipeline.RefusedError
+	if err == nil || errors.As(err, &refused) || cohorts != nil || !strings.Contains(err.Error(), "publish again") {
+		t.Errorf("%v, %v", cohorts, err)
 	}
 }

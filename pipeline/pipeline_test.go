@@ -314,6 +314,39 @@ func TestBranchingOnEpoch(t *testing.T) {
 	}
 }
 
+// Only a new statement can ask for another evidence, although no file differs; the service did not change, and keeps its epoch.
+func TestOtherEvidence(t *testing.T) {
+	e, s, grade := &evaluator{}, stand{}, manifest.GradeProcess
+	at := func(epoch uint64) pipeline.Cohort {
+		r, err := pipeline.Build(t.Context(), tree{strings.Repeat("a", 40), map[string]string{"services/a/prod": "x"}}, pipeline.Options{
+			Evaluate: func(ctx context.Context, req *eval.Request, lim eval.Limits) (*eval.Result, error) {
+				res, err := e.evaluate(ctx, req, lim)
+				for i := range res.Units {
+					res.Units[i].Evidence = grade
+				}
+				return res, err
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cohorts, err := r.At(t.Context(), epoch, s.standing)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.take(cohorts)
+		return cohorts["prod"]
+	}
+	at(1)
+	if c := at(2); !c.Same {
+		t.Errorf("nothing changed: %+v", c)
+	}
+	grade = manifest.GradeDisk
+	if c := at(3); c.Same || c.Evidence["a"] != manifest.GradeDisk || c.Services["a"].Epoch != 1 {
+		t.Errorf("another evidence: %+v", c)
+	}
+}
+
 func TestInputsAndSettings(t *testing.T) {
 	files := map[string]string{"services/a/prod": "x"}
 	inputs := func(id string) string {

@@ -29,8 +29,12 @@ const Name = "control.sock"
 const (
 	MaxRequest = 4 << 10
 	MaxAnswer  = 8 << 20
-	maxOpen    = 8 // connections at a time; more wait in the kernel's queue
-	limit      = 5 * time.Second
+	maxOpen    = 8               // connections at a time; more wait in the kernel's queue
+	ask        = time.Second     // for the request line: who connects and says nothing is in the way of others
+	limit      = 5 * time.Second // for the answer
+	patience   = 2 * time.Second // of who asks
+
+	acceptPause = 100 * time.Millisecond // after a connection could not be taken
 )
 
 // Request asks the agent for something.
@@ -48,6 +52,9 @@ type Answer struct {
 
 // ErrNoAgent means that no agent listens there.
 var ErrNoAgent = errors.New("no agent runs")
+
+// ErrSilent means that one does, and does not answer in time.
+var ErrSilent = errors.New("the agent does not answer")
 
 // Server answers.
 type Server struct {
@@ -122,8 +129,15 @@ func (s *Server) Serve(ctx context.Context, status func() *agent.Status) error {
 				conn.Close()
 			}
 			return nil
-		case err != nil:
+		case errors.Is(err, net.ErrClosed):
 			return fmt.Errorf("control socket: %w", err)
+		case err != nil: // too few files for now, say: who asks waits, and the socket stays
+			<-slots
+			select {
+			case <-ctx.Done():
+			case <-time.After(acceptPause):
+			}
+			continue
 		}
 		wg.Go(func() {
 			defer func() { <-slots }()
@@ -136,7 +150,7 @@ func (s *Server) Serve(ctx context.Context, status func() *agent.Status) error {
 }
 
 func answer(conn net.Conn, status func() *agent.Status) {
-	if err := conn.SetDeadline(time.Now().Add(limit)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(ask)); err != nil {
 		return
 	}
 	a := Answer{V: 1}
@@ -152,6 +166,9 @@ func answer(conn net.Conn, status func() *agent.Status) {
 		a.Error = fmt.Sprintf("version %d, %.40q: not known to this agent", req.V, req.Op)
 	default:
 		a.Status = status()
+	}
+	if err := conn.SetWriteDeadline(time.Now().Add(limit)); err != nil {
+		return
 	}
 	data, err := wire.Encode(a)
 	if err != nil {
@@ -170,7 +187,8 @@ func Status(ctx context.Context, root string) (*agent.Status, error) {
 		return nil, fmt.Errorf("ask the agent: %w", err)
 	}
 	defer done()
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	caller := ctx
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", addr.Name)
 	switch {
@@ -179,7 +197,7 @@ func Status(ctx context.Context, root string) (*agent.Status, error) {
 	case errors.Is(err, fs.ErrPermission):
 		return nil, fmt.Errorf("ask the agent: %s is its user's and root's only: %w", filepath.Join(root, Name), fs.ErrPermission)
 	case err != nil:
-		return nil, fmt.Errorf("ask the agent: %w", err)
+		return nil, silent(caller, ctx, err)
 	}
 	defer conn.Close()
 	end := context.AfterFunc(ctx, func() { conn.Close() })
@@ -189,14 +207,14 @@ func Status(ctx context.Context, root string) (*agent.Status, error) {
 		return nil, fmt.Errorf("ask the agent: %w", err)
 	}
 	if _, err := conn.Write(append(req, '\n')); err != nil {
-		return nil, fmt.Errorf("ask the agent: %w", err)
+		return nil, silent(caller, ctx, err)
 	}
 	data, err := io.ReadAll(io.LimitReader(conn, MaxAnswer+1))
 	switch {
-	case ctx.Err() != nil:
-		return nil, fmt.Errorf("ask the agent: no answer within %s", limit)
 	case err != nil:
-		return nil, fmt.Errorf("ask the agent: %w", err)
+		return nil, silent(caller, ctx, err)
+	case len(data) == 0:
+		return nil, silent(caller, ctx, io.ErrUnexpectedEOF)
 	case len(data) > MaxAnswer:
 		return nil, fmt.Errorf("ask the agent: more than %d bytes", MaxAnswer)
 	}
@@ -208,4 +226,15 @@ func Status(ctx context.Context, root string) (*agent.Status, error) {
 		return nil, fmt.Errorf("ask the agent: it says %q; is it of another version?", a.Error)
 	}
 	return a.Status, nil
+}
+
+// silent is why a connection brought nothing; the caller's own end is none of the agent's.
+func silent(caller, ctx context.Context, err error) error {
+	switch {
+	case caller.Err() != nil:
+		return fmt.Errorf("ask the agent: no answer yet: %w", caller.Err())
+	case ctx.Err() != nil, errors.Is(err, syscall.EAGAIN): // the latter: its queue is full
+		return fmt.Errorf("%w within %s", ErrSilent, patience)
+	}
+	return fmt.Errorf("%w: %w", ErrSilent, err)
 }

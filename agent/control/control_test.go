@@ -158,6 +158,41 @@ func TestNoAnswer(t *testing.T) {
 	if _, err := control.Status(ctx, root); err == nil || !strings.Contains(err.Error(), "no answer") {
 		t.Error(err)
 	}
+	if _, err := control.Status(t.Context(), root); !errors.Is(err, control.ErrSilent) {
+		t.Error(err)
+	}
+	// One that hangs up without a word is silent too.
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			conn.Close()
+		}
+	}()
+	defer func() { ln.Close(); <-done }()
+	if _, err := control.Status(t.Context(), root); !errors.Is(err, control.ErrSilent) {
+		t.Error(err)
+	}
+}
+
+// Connections that say nothing, as many as are taken at a time, are in the way of others for a moment only.
+func TestSilentConnections(t *testing.T) {
+	root := t.TempDir()
+	defer serve(t, root)()
+	for range control.MaxOpen {
+		c, err := (&net.Dialer{}).DialContext(t.Context(), "unix", filepath.Join(root, control.Name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	if s, err := control.Status(t.Context(), root); err != nil || s.PID != 42 {
+		t.Errorf("%+v, %v", s, err)
+	}
 }
 
 func FuzzAnswer(f *testing.F) {

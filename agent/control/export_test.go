@@ -2,3 +2,5 @@ package control
 
 // AnswerTo answers one connection.
 var AnswerTo = answer
+
+const MaxOpen = maxOpen

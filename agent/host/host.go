@@ -96,17 +96,21 @@ func (h *Host) Run(ctx context.Context) error {
 	return h.Agent.Run(ctx)
 }
 
-// Status is what is known about a host at the host itself: what its running agent says, or, without one, what is on disk.
+// Status is what is known about a host at the host itself: what its running agent says, or, where none answers, what is on disk.
 func Status(ctx context.Context, cfg agent.Config) (*agent.Status, error) {
 	s, err := control.Status(ctx, cfg.Root)
-	if !errors.Is(err, control.ErrNoAgent) {
+	if err == nil || !errors.Is(err, control.ErrNoAgent) && !errors.Is(err, control.ErrSilent) {
 		return s, err
+	}
+	silence := ""
+	if errors.Is(err, control.ErrSilent) {
+		silence = err.Error()
 	}
 	in, content, drift, err := install.VerifyOwned(ctx, cfg.Root, Owners(cfg))
 	if err != nil {
 		return nil, err
 	}
-	return agent.SavedStatus(cfg, install.Documents(cfg.Root), in, content, drift, time.Now())
+	return agent.SavedStatus(cfg, install.Documents(cfg.Root), in, content, drift, silence, time.Now())
 }
 
 // Owners says whose the files of services are to be.
@@ -193,14 +197,9 @@ func carrier(ctx context.Context, source, collector string, client *api.Client) 
 }
 
 func readKeyring(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	data, err := agent.ReadFile(path, manifest.MaxKeyringBytes)
 	if err != nil {
 		return nil, fmt.Errorf("read the keyring: %w; copy keyring.json from whoever made the keys (`muster keys init`), or set keyring: to its path", err)
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, manifest.MaxKeyringBytes+1))
-	if err != nil {
-		return nil, fmt.Errorf("read the keyring %s: %w", path, err)
 	}
 	if len(data) > manifest.MaxKeyringBytes {
 		return nil, fmt.Errorf("the keyring %s is larger than %d bytes; that is no keyring", path, manifest.MaxKeyringBytes)

@@ -57,8 +57,9 @@ func (r *Root) standing(path, target string) (standing, error) {
 	return foreign, nil
 }
 
+// leadsHere knows the agent's own links by where they lead. It makes none with a ".." or a doubled slash in it: one that has them may lead anywhere.
 func (r *Root) leadsHere(to string) bool {
-	return strings.HasPrefix(to, r.join(linkCurrent)+"/") || strings.HasPrefix(to, r.join(dirReleases)+"/")
+	return filepath.Clean(to) == to && (strings.HasPrefix(to, r.join(linkCurrent)+"/") || strings.HasPrefix(to, r.join(dirReleases)+"/"))
 }
 
 // CheckLink implements agent.Linker.
@@ -80,6 +81,9 @@ func (r *Root) free(l agent.Link) error {
 		return err
 	case !parent.IsDir():
 		return fmt.Errorf("%s is no directory", filepath.Dir(l.Path))
+	}
+	if err := r.reserved(l.Path, way(l.Path), way(r.join(linkCurrent))); err != nil {
+		return err
 	}
 	at, err := r.standing(l.Path, r.linkTarget(l))
 	switch {
@@ -153,34 +157,50 @@ func (r *Root) sweepLinks(dir string) error {
 }
 
 // Unlink implements agent.Linker.
-func (r *Root) Unlink(path string) error {
+func (r *Root) Unlink(path string, wanted []agent.Link) (removed bool, err error) {
 	at, err := r.standing(path, "")
 	if err != nil || at != ours {
-		return err // gone, or not the agent's any more
+		return false, err // gone, or not the agent's any more
 	}
-	return r.disk.Remove(path)
+	here := place(way(path))
+	for _, l := range wanted {
+		if place(way(l.Path)) == here {
+			return false, nil // the same place by another spelling
+		}
+	}
+	return true, r.disk.Remove(path)
 }
 
 // LinkTrouble says which links under a root are not as they should be, for a person at the host: it takes nothing into use.
 func LinkTrouble(root string, links []agent.Link) []string {
 	r := &Root{path: filepath.Clean(root)}
 	var list []string
+	clashes := r.Clashes(links)
 	for _, l := range links {
-		at, err := r.standing(l.Path, r.linkTarget(l))
-		switch {
-		case err != nil:
-			list = append(list, fmt.Sprintf("%s: %v", l.Path, err))
-		case at == nothing:
-			list = append(list, l.Path+": the link is missing")
-		case at == ours:
-			list = append(list, fmt.Sprintf("%s: the link leads elsewhere than to %s", l.Path, r.linkTarget(l)))
-		case at != right:
-			list = append(list, l.Path+": somebody else's file, not the agent's link")
-		default:
-			if _, err := os.Stat(l.Path); err != nil {
-				list = append(list, fmt.Sprintf("%s: %s/%s is not in the release", l.Path, l.Service, l.File))
-			}
+		if err := clashes[l.Path]; err != nil {
+			list = append(list, err.Error())
+		} else if err := r.Stands(l); err != nil {
+			list = append(list, err.Error())
 		}
 	}
 	return list
+}
+
+// Stands implements agent.Linker.
+func (r *Root) Stands(l agent.Link) error {
+	at, err := r.standing(l.Path, r.linkTarget(l))
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s: %w", l.Path, err)
+	case at == nothing:
+		return fmt.Errorf("%s: the link is missing", l.Path)
+	case at == ours:
+		return fmt.Errorf("%s: the link leads elsewhere than to %s", l.Path, r.linkTarget(l))
+	case at != right:
+		return fmt.Errorf("%s: somebody else's file, not the agent's link", l.Path)
+	}
+	if _, err := os.Stat(l.Path); err != nil {
+		return fmt.Errorf("%s: %s/%s is not in the release", l.Path, l.Service, l.File)
+	}
+	return nil
 }

@@ -172,9 +172,20 @@ func epochIn(data []byte, field, what string) (uint64, error) {
 	if field != "" {
 		return epochAt(data, field)
 	}
-	n, err := strconv.ParseUint(strings.TrimSpace(string(data)), 10, 53)
+	n, err := parseEpoch(strings.TrimSuffix(string(data), "\n")) // as echo and printf leave it
 	if err != nil {
-		return 0, fmt.Errorf("%s is not an epoch", what)
+		return 0, fmt.Errorf("%s is not an epoch: %w", what, err)
+	}
+	return n, nil
+}
+
+var errDecimal = errors.New("it has to be a plain decimal number, without blanks or leading zeros")
+
+// parseEpoch takes the one spelling of a number that there is: what is spelled otherwise, "01" say, is something else, a date or a version.
+func parseEpoch(text string) (uint64, error) {
+	n, err := strconv.ParseUint(text, 10, 53)
+	if err != nil || strconv.FormatUint(n, 10) != text {
+		return 0, errDecimal
 	}
 	return n, nil
 }
@@ -207,9 +218,9 @@ func epochAt(body []byte, path string) (uint64, error) {
 	default:
 		return 0, fmt.Errorf("field %q of the answer is not a number", path)
 	}
-	n, err := strconv.ParseUint(text, 10, 53)
+	n, err := parseEpoch(text)
 	if err != nil {
-		return 0, fmt.Errorf("field %q of the answer is not an epoch", path)
+		return 0, fmt.Errorf("field %q of the answer is not an epoch: %w", path, err)
 	}
 	return n, nil
 }

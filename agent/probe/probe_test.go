@@ -120,6 +120,10 @@ func TestAsk(t *testing.T) {
 		"negative":          {200, `{"e": -1}`, "e", 0, "is not an epoch"},
 		"a fraction":        {200, `{"e": 7.5}`, "e", 0, "is not an epoch"},
 		"an exponent":       {200, `{"e": 1e3}`, "e", 0, "is not an epoch"},
+		"a leading zero":    {200, `{"e": "01"}`, "e", 0, "is not an epoch"},
+		"a plus":            {200, `{"e": "+1"}`, "e", 0, "is not an epoch"},
+		"a blank":           {200, `{"e": "1 "}`, "e", 0, "is not an epoch"},
+		"minus zero":        {200, `{"e": -0}`, "e", 0, "is not an epoch"},
 		"text":              {200, `{"e": "seven"}`, "e", 0, "is not an epoch"},
 		"a bool":            {200, `{"e": true}`, "e", 0, "is not a number"},
 		"null":              {200, `{"e": null}`, "e", 0, "is not a number"},
@@ -156,5 +160,21 @@ func TestAsk(t *testing.T) {
 	defer cancel()
 	if _, err := probe.New().Ask(ctx, probe.Question{URL: hang.URL, Field: "e"}); err == nil {
 		t.Error("no error from a process that hangs")
+	}
+}
+
+// A file or a command states the number and the end of its line, in the one spelling that a number has.
+func TestPlainEpoch(t *testing.T) {
+	for text, want := range map[string]uint64{"7": 7, "7\n": 7, "0\n": 0, "9007199254740991": 9007199254740991} {
+		got, err := probe.New().Ask(t.Context(), probe.Question{Command: &probe.Command{Argv: []string{"printf", "%s", text}}})
+		if err != nil || got.Epoch != want {
+			t.Errorf("%q: %d, %v", text, got.Epoch, err)
+		}
+	}
+	for _, text := range []string{"", "\n", "01\n", "00", " 1\n", "1 \n", "1\n\n", "1\r\n", "\t1", "+1", "-0", "0x1", "1_0", "1.0", "１"} {
+		got, err := probe.New().Ask(t.Context(), probe.Question{Command: &probe.Command{Argv: []string{"printf", "%s", text}}})
+		if err == nil || got.Epoch != 0 || !strings.Contains(err.Error(), "the output of printf is not an epoch") || !strings.Contains(err.Error(), "plain decimal number") {
+			t.Errorf("%q: %d, %v", text, got.Epoch, err)
+		}
 	}
 }

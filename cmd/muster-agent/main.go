@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,7 +60,16 @@ func command(stdout, stderr io.Writer) *cobra.Command {
 func (a *app) load() (agent.Config, error) {
 	cfg, err := agent.LoadConfig(a.config)
 	if err != nil {
-		return cfg, cli.Fail(cli.Usage, "`muster init` writes a commented example", "%w", err)
+		hint := cmp.Or(cli.HintOf(err), "`muster init` writes a commented example")
+		if e := new(agent.ConfigError); errors.As(err, &e) {
+			switch {
+			case e.Key == "services" || strings.HasPrefix(e.Key, "services."):
+				hint = fmt.Sprintf("correct %s in %s", cli.Printable(e.Key), e.File)
+			case e.File != a.config:
+				hint = fmt.Sprintf("%s may hold services: and nothing else, as %s does", e.File, a.config)
+			}
+		}
+		return cfg, cli.Fail(cli.Usage, hint, "%w", err)
 	}
 	return cfg, nil
 }

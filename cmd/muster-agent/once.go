@@ -141,6 +141,8 @@ func outcome(r agent.OnceResult, err error, onlyInstall bool) error {
 		return cli.Fail(cli.Unreachable, "check sources: in the configuration and the network; the host keeps what it has", "no source was reached; %w", first)
 	}
 	switch {
+	case onlyInstall && r.Installed && err != nil: // a link, say: the service would start with somebody else's file
+		return cli.Fail(cli.No, cli.HintOf(err), "epoch %d is installed, and %w", r.Desired, err)
 	case onlyInstall && r.Installed, r.Confirmed:
 		return nil
 	case err != nil && !r.Installed:

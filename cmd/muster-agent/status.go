@@ -22,8 +22,9 @@ func (a *app) statusCmd() *cobra.Command {
 		Use:   "status",
 		Short: "what this host runs and what keeps it from being confirmed, as its agent knows it",
 		Long: `Asks the running agent, through its socket in root, what it knows: what is assigned
-and installed, and what each process says. Where no agent runs, it says so and reads
-what the last one left on disk; processes are not asked then. Changes nothing.`,
+and installed, and what each process says. Where no agent runs, or it does not answer
+in a moment, it says so and reads what is on disk; processes are not asked then.
+Changes nothing.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := a.load()
 			if err != nil {
@@ -51,6 +52,8 @@ func (a *app) sayStatus(s *agent.Status, now time.Time) {
 	say := func(format string, args ...any) { fmt.Fprintf(a.out, format+"\n", args...) }
 	if s.Daemon {
 		say("%s: %s, process %d, up %s; mode %s", s.Host, s.Version, s.PID, cli.Elapsed(now.Sub(s.Started)), s.Mode)
+	} else if s.Silent != "" {
+		say("%s: %s; this is what is on disk under %s", s.Host, cli.Printable(s.Silent), s.Root)
 	} else {
 		say("%s: no agent runs; this is what is on disk under %s", s.Host, s.Root)
 	}

@@ -180,3 +180,27 @@ func TestOnceBesideHangingCollector(t *testing.T) {
 		t.Errorf("%s", took)
 	}
 }
+
+// An agent that does not answer its socket, for all those who connect and say nothing, keeps nobody from what is on disk; and that is said.
+func TestStatusOfSilentAgent(t *testing.T) {
+	m := newMachine(t)
+	m.world.Release(agenttest.Files{"checkout/checkout.yaml": "1"})
+	m.world.Assign(1)
+	m.call(0, "", "once")
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(m.root, "control.sock"), Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	started := time.Now()
+	s := m.status()
+	if s.Daemon || s.Running != 1 || s.Silent != "the agent does not answer within 2s" || s.Services["checkout"].Reason != s.Silent+", so what its process says is not known" {
+		t.Errorf("%+v", s)
+	}
+	if took := time.Since(started); took > 8*time.Second {
+		t.Errorf("%s", took)
+	}
+	if out := m.call(0, "", "status"); !strings.Contains(out, "web-17: the agent does not answer within 2s; this is what is on disk under "+m.root+"\nweb-17: epoch 1,") {
+		t.Errorf("%q", out)
+	}
+}

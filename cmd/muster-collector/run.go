@@ -11,6 +11,9 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/signal"
+	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -27,7 +30,7 @@ func runCmd(stdout, stderr io.Writer) *cobra.Command {
 	var path string
 	cmd := &cobra.Command{
 		Use:   "run --config FILE",
-		Short: "run until SIGTERM or SIGINT",
+		Short: "run until SIGTERM or SIGINT; SIGHUP reads the tokens file again",
 		Args:  cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if path == "" {
@@ -42,6 +45,10 @@ func runCmd(stdout, stderr io.Writer) *cobra.Command {
 
 // serve puts a collector together and runs it until ctx ends, which is how it ends well.
 func serve(ctx context.Context, path string, stdout, stderr io.Writer) error {
+	// SIGHUP would end the process, from the first moment on.
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
+	defer signal.Stop(hup)
 	cfg, err := collector.LoadConfig(path)
 	if err != nil {
 		return &cli.Error{Code: cli.Usage, Err: err}
@@ -75,6 +82,11 @@ func serve(ctx context.Context, path string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if signer != nil {
+		if err := mayOrder(ctx, c, cfg, signer); err != nil {
+			return errors.Join(err, c.Close())
+		}
+	}
 	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.Listen)
 	if err != nil {
 		return errors.Join(cli.Fail(cli.Local, "stop what listens there, or change listen", "listen: %w", err), c.Close())
@@ -96,6 +108,16 @@ func serve(ctx context.Context, path string, stdout, stderr io.Writer) error {
 		return c.Serve(gctx, ln)
 	})
 	group.Go(func() error { return c.Run(work) })
+	group.Go(func() error {
+		for {
+			select {
+			case <-gctx.Done():
+				return nil
+			case <-hup:
+				c.ReadTokens()
+			}
+		}
+	})
 	if signer != nil {
 		controller := &rollout.Controller{Store: st, Signer: signer, Seen: c, By: "muster-collector on " + hostName(), Log: log}
 		group.Go(func() error { return controller.Run(gctx) })
@@ -112,13 +134,21 @@ func certificates(cfg collector.Config) (*tls.Config, error) {
 	if cfg.CertFile == "" {
 		return nil, nil
 	}
-	cert, err := tls.LoadX509KeyPair(cfg.CertFile, cfg.KeyFile)
+	certPEM, err := readFile(cfg.CertFile, maxPEM)
+	if err != nil {
+		return nil, cli.Fail(cli.Usage, "", "tls.cert_file: %w", err)
+	}
+	keyPEM, err := readFile(cfg.KeyFile, maxPEM)
+	if err != nil {
+		return nil, cli.Fail(cli.Usage, "", "tls.key_file: %w", err)
+	}
+	cert, err := tls.X509KeyPair(certPEM, keyPEM)
 	if err != nil {
 		return nil, cli.Fail(cli.Usage, "", "tls: %w", err)
 	}
 	c := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
 	if cfg.ClientCA != "" {
-		pem, err := os.ReadFile(cfg.ClientCA)
+		pem, err := readFile(cfg.ClientCA, maxPEM)
 		if err != nil {
 			return nil, cli.Fail(cli.Usage, "", "tls.client_ca_file: %w", err)
 		}
@@ -130,7 +160,24 @@ func certificates(cfg collector.Config) (*tls.Config, error) {
 	return c, nil
 }
 
-// rolloutKey opens the key. Whether agents take what it signs, each order is checked for before it is written.
+// mayOrder checks that agents take what the rollout key signs: a controller with another key would never get an order written, and hardly anybody would look for why.
+func mayOrder(ctx context.Context, c *collector.Collector, cfg collector.Config, signer manifest.Signer) error {
+	ok, err := c.MayOrder(ctx, signer.KeyID())
+	ref := cfg.RolloutKey
+	if strings.HasPrefix(ref, "exec:") {
+		ref = "the key of its command" // which may hold what is not for logs
+	}
+	switch {
+	case ok:
+		return nil
+	case err != nil:
+		return fmt.Errorf("rollout_key: %s is not in the role rollout of %s, and newer keyrings cannot be read: %w", ref, cfg.Keyring, err)
+	}
+	return cli.Fail(cli.NotTrusted, "give `rollout_key` the rollout key of this repo, or add the key to the role in a new keyring",
+		"rollout_key: %s is not in the role rollout of %s, nor of a newer keyring in the store: agents would refuse what it signs", ref, cfg.Keyring)
+}
+
+// rolloutKey opens the key.
 func rolloutKey(ctx context.Context, ref string) (manifest.Signer, error) {
 	signer, err := keys.Open(ctx, ref)
 	if err != nil {
@@ -148,18 +195,30 @@ func hostName() string {
 }
 
 func readKeyring(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		hint := ""
-		if errors.Is(err, fs.ErrNotExist) {
-			hint = "copy keyring.json from the directory that `muster keys init` made"
-		}
-		return nil, cli.Fail(cli.Local, hint, "keyring: %w", err)
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, 2*manifest.MaxKeyringBytes+1))
-	if err != nil {
-		return nil, fmt.Errorf("keyring %s: %w", path, err)
+	data, err := readFile(path, 2*manifest.MaxKeyringBytes)
+	switch {
+	case errors.Is(err, collector.ErrNotRegular):
+		return nil, cli.Fail(cli.Usage, "give `keyring` the path of keyring.json", "keyring: %w", err)
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, cli.Fail(cli.Local, "copy keyring.json from the directory that `muster keys init` made", "keyring: %w", err)
+	case err != nil:
+		return nil, cli.Fail(cli.Local, "", "keyring: %w", err)
 	}
 	return data, nil
+}
+
+const maxPEM = 4 << 20 // a bundle of all public authorities is a quarter of a megabyte
+
+// readFile reads a regular file of at most limit bytes.
+func readFile(path string, limit int64) ([]byte, error) {
+	f, err := collector.OpenRegular(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err == nil && int64(len(data)) > limit {
+		err = fmt.Errorf("%s: larger than %d bytes", path, limit)
+	}
+	return data, err
 }

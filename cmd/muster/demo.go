@@ -47,7 +47,7 @@ hosts of its cohorts confirm HEAD, and every later commit is published.`,
 	}
 	cmd.Flags().BoolVar(&opts.Exit, "exit", false, "end after the story: with 0 if exactly that was seen, else with 1")
 	cmd.Flags().StringVar(&opts.Repo, "repo", "", "a config repo of your own, instead of the example")
-	cmd.Flags().StringVar(&opts.Listen, "listen", "127.0.0.1:7070", "address of the collector and its page; a free port if it is taken")
+	cmd.Flags().StringVar(&opts.Listen, "listen", "127.0.0.1:7070", "loopback address of the collector and its page; a free port if it is taken")
 	cmd.Flags().StringVar(&opts.Sabotage, "sabotage", "", "take one fault out of the story, which must then end with 1: "+strings.Join(demo.Sabotages, ", "))
 	return cmd
 }

@@ -165,6 +165,41 @@ func TestDemoCtrlC(t *testing.T) {
 	leftNothing(t, tmp)
 }
 
+// TestDemoRefuses: what it cannot run on is said in its own words, before anything is made.
+func TestDemoRefuses(t *testing.T) {
+	empty := t.TempDir()
+	if out, err := exec.CommandContext(t.Context(), "git", "init", "-q", empty).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, tt := range []struct {
+		args  []string
+		error string
+		hint  string
+	}{
+		{[]string{"--listen", "0.0.0.0:0"}, "--listen 0.0.0.0:0 is not on loopback", "such as 127.0.0.1:7070 or [::1]:7070"},
+		{[]string{"--listen", ":7070"}, "--listen :7070 is not on loopback", "such as 127.0.0.1:7070"},
+		{[]string{"--listen", "[::]:7070"}, "is not on loopback", "such as 127.0.0.1:7070"},
+		{[]string{"--listen", "192.0.2.1:7070"}, "is not on loopback", "such as 127.0.0.1:7070"},
+		{[]string{"--listen", "127.0.0.1"}, "--listen: address 127.0.0.1: missing port", "such as 127.0.0.1:7070"},
+		{[]string{"--listen", "127.0.0.1:http"}, `"http" is no port`, "such as 127.0.0.1:7070"},
+		{[]string{"--repo", t.TempDir()}, "--repo: ", "give --repo a config repo"},
+		{[]string{"--repo", empty}, "--repo: ", "commit first"},
+	} {
+		t.Run(strings.Join(tt.args, " "), func(t *testing.T) {
+			cmd, tmp := demoCommand(t, append([]string{"--exit"}, tt.args...)...)
+			out, err := cmd.CombinedOutput()
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) || exit.ExitCode() != 2 || !strings.Contains(string(out), tt.error) || !strings.Contains(string(out), tt.hint) || strings.Contains(string(out), "-C") {
+				t.Errorf("%v\n%s", err, out)
+			}
+			if tt.args[0] == "--listen" && !strings.HasPrefix(string(out), "muster: error: ") {
+				t.Errorf("something was begun:\n%s", out)
+			}
+			leftNothing(t, tmp)
+		})
+	}
+}
+
 // TestDemoOwnRepo runs the system on a repository of the user's, which stays as it is.
 func TestDemoOwnRepo(t *testing.T) {
 	dir := t.TempDir()
@@ -181,9 +216,10 @@ func TestDemoOwnRepo(t *testing.T) {
 			t.Fatalf("%v: %v\n%s", args, err, out)
 		}
 	}
-	cmd, tmp := demoCommand(t, "--exit", "--repo", dir)
+	cmd, tmp := demoCommand(t, "--exit", "--repo", dir, "--listen", "[::1]:0")
 	out, err := cmd.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "hosts confirm epoch 1: every process states") {
+	if err != nil || !strings.Contains(string(out), "hosts confirm epoch 1: every process states") || !strings.Contains(string(out), "collector at http://[::1]:") ||
+		!strings.HasSuffix(string(out), "\nended, as --exit asks: every host confirmed; nothing is left\n") {
 		t.Errorf("%v\n%s", err, out)
 	}
 	leftNothing(t, tmp)

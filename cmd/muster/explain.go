@@ -13,6 +13,7 @@ import (
 	"github.com/muster-config/muster/cue/eval"
 	"github.com/muster-config/muster/cue/eval/layer"
 	"github.com/muster-config/muster/pipeline"
+	"github.com/muster-config/muster/pipeline/source"
 )
 
 // historyTime bounds how long explain looks through history.
@@ -32,9 +33,6 @@ PATH, or with the path of a struct, all values below it are listed.
 It looks through history for a few seconds at most.`,
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if cohort == "" {
-				return cli.Fail(cli.Usage, "usage: "+cmd.UseLine(), "--cohort is missing")
-			}
 			path := ""
 			if len(args) == 2 {
 				path = args[1]
@@ -49,6 +47,9 @@ It looks through history for a few seconds at most.`,
 				return err
 			}
 			service := args[0]
+			if cohort == "" {
+				return a.whichCohort(cmd, t, e, service)
+			}
 			res, err := a.evaluate(cmd.Context(), t, e, pipeline.Options{Services: []string{service}, Cohorts: []string{cohort}, CheckOnly: true, Leaves: true})
 			if err != nil {
 				return err
@@ -77,6 +78,31 @@ It looks through history for a few seconds at most.`,
 	cmd.Flags().StringVar(&host, "host", "", "one host of it, with its own overlays")
 	e.flags(cmd)
 	return cmd
+}
+
+// whichCohort is the error where no cohort is named: it lists those that carry the service.
+func (a *app) whichCohort(cmd *cobra.Command, t source.Tree, e evaluation, service string) error {
+	hint := "usage: " + cmd.UseLine()
+	res, err := a.evaluate(cmd.Context(), t, e, pipeline.Options{Services: []string{service}, CheckOnly: true})
+	if err != nil {
+		return cli.Fail(cli.Usage, hint, "--cohort is missing")
+	}
+	var carry []string
+	for name, c := range res.Policy.Cohorts {
+		if slices.Contains(c.Services, service) {
+			carry = append(carry, name)
+		}
+	}
+	slices.Sort(carry)
+	if len(carry) > 0 {
+		hint = fmt.Sprintf("give one that carries %s: %s", service, cli.Names(carry, 10))
+	} else if len(res.Policy.Cohorts) > 0 {
+		if err := wanted("service", []string{service}, servicesIn(res)); err != nil {
+			return err
+		}
+		hint = "no cohort carries " + service
+	}
+	return cli.Fail(cli.Usage, hint, "--cohort is missing")
 }
 
 // unitOf finds what a host of a cohort gets of a service.

@@ -38,13 +38,14 @@ func (h history) fill(ctx context.Context, x *explanation) {
 	}
 	for _, file := range slices.Sorted(maps.Keys(at)) {
 		var numbers []int
-		for _, s := range at[file] {
-			numbers = append(numbers, s.At.Line)
+		of := h.ofFile(file, at[file])
+		for _, n := range of {
+			numbers = append(numbers, n...)
 		}
 		slices.Sort(numbers)
 		lines := h.lines(ctx, file, slices.Compact(numbers))
-		for _, s := range at[file] {
-			if l, ok := lines[s.At.Line]; ok {
+		for s, n := range of {
+			if l, ok := latest(lines, n); ok {
 				s.Change = changeOf(l)
 			}
 		}

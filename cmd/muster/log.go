@@ -23,10 +23,11 @@ func (a *app) logCmd() *cobra.Command {
 		Use:   "log [COHORT]",
 		Short: "what happened: releases, rollouts, holds, freezes, with who and why",
 		Long: `Prints what happened, the newest first: every release with its commit, author and
-what it is to each cohort, and every decision about a cohort's hosts with who made
-it and why. With a cohort only what is about it.
+what it is to each cohort, every decision about a cohort's hosts with who made it
+and why, and every commit that was refused. With a cohort only what is about it.
 
-It reads the store alone and verifies all of it; no collector is needed. The
+It reads the store alone and verifies all of it, but that a commit was refused:
+that is a note of the publisher's, which nobody signs. No collector is needed. The
 keyring of --keys or --keyring is trusted; without one, the store's own.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -89,13 +90,19 @@ func (a *app) noteSkipped(h *distributor.History) {
 	}
 }
 
-// logEntry is a line of `log --json`: kind is "release" or "decision".
+// logEntry is a line of `log --json`: kind is "release", "decision" or "refused".
 type logEntry struct {
 	At      time.Time `json:"at"`
 	Kind    string    `json:"kind"`
 	Epoch   uint64    `json:"epoch,omitempty"`
 	Release *logged   `json:"release,omitempty"`
 	Decided *decided  `json:"decision,omitempty"`
+	Refused *refusal  `json:"refused,omitempty"`
+}
+
+type refusal struct {
+	Commit string `json:"commit"`
+	Why    string `json:"why"`
 }
 
 type logged struct {
@@ -122,6 +129,9 @@ func logEntryOf(e distributor.Entry) logEntry {
 			Cohort: d.Cohort, Order: d.Mark.String(), What: d.What, By: d.By, Why: d.Why, Hosts: append([]string{}, d.Hosts...), Until: d.Until,
 		}}
 	}
+	if r := e.Refused; r != nil {
+		return logEntry{At: e.At, Kind: "refused", Refused: &refusal{r.Commit, r.Why}}
+	}
 	r := e.Release
 	l := &logged{Commit: r.Commit, Kind: r.Kind, Author: r.Author, Subject: r.Subject, Cohorts: map[string]api.ReleaseCohort{}}
 	for name, c := range r.Cohorts {
@@ -134,6 +144,10 @@ func (a *app) printLog(entries []distributor.Entry, cohort string) {
 	var rows [][]string
 	for _, e := range entries {
 		at := e.At.UTC().Format(time.RFC3339)
+		if r := e.Refused; r != nil {
+			rows = append(rows, []string{at, "refused", fmt.Sprintf("%s: %s", cli.Short(r.Commit), r.Why)})
+			continue
+		}
 		if d := e.Decision; d != nil {
 			rows = append(rows, []string{at, d.Cohort, decisionText(*d)})
 			continue

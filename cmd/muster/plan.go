@@ -29,7 +29,7 @@ func (a *app) planCmd() *cobra.Command {
 		Long: `Compares what the files on disk, or the commit --rev, render with what --base
 renders: every value before and after, on which hosts, and the line that sets it;
 files, services and cohorts that come and go; the waves in which hosts get it.
-For the files on disk the base is HEAD unless it is given.
+Without --base that is HEAD for the files on disk, and for a commit its first parent.
 
 Hosts are counted by the fleet's lists, its inventory file or --inventory, else by
 the number it expects.
@@ -47,17 +47,11 @@ change does not validate.`,
 			if base == "" && cmd.Flags().Changed("base") {
 				return cli.Fail(cli.Usage, "give a branch, a tag or a commit id", "--base is empty") // an unset variable of a script
 			}
-			if base == "" && e.rev != "" {
-				return cli.Fail(cli.Usage, fmt.Sprintf("give what to compare with, such as --base main or --base %s~1", e.rev), "--base is missing")
-			}
-			if base == "" {
-				base = "HEAD"
-			}
 			opts, err := readInventory(list)
 			if err != nil {
 				return err
 			}
-			p, problems, err := a.plan(cmd.Context(), base, e, opts)
+			p, problems, err := a.plan(cmd.Context(), &base, e, opts)
 			if err != nil {
 				return err
 			}
@@ -69,9 +63,6 @@ change does not validate.`,
 			default:
 				if !p.Head.Valid {
 					printProblems(a.out, onlyErrors(problems))
-				}
-				if p.Refused() { // nothing to compare
-					break
 				}
 				if !p.Head.Valid {
 					fmt.Fprintln(a.out)
@@ -90,7 +81,7 @@ change does not validate.`,
 		},
 	}
 	e.flags(cmd)
-	cmd.Flags().StringVar(&base, "base", "", "the commit to compare with")
+	cmd.Flags().StringVar(&base, "base", "", "the commit to compare with; HEAD, or the first parent of --rev, if left out")
 	cmd.Flags().StringVar(&format, "format", "text", "text, json or markdown (a comment for a pull request)")
 	cmd.Flags().StringVar(&list, "inventory", "", "a CSV file of hosts (host,cohort,LABEL…), in place of the fleet's own")
 	cmd.Flags().BoolVar(&exitCode, "exit-code", false, "exit with 6 when something changes")
@@ -110,23 +101,38 @@ func onlyErrors(problems []eval.Problem) []eval.Problem {
 	return slices.DeleteFunc(slices.Clone(problems), func(p eval.Problem) bool { return p.Severity != eval.SeverityError })
 }
 
-// plan evaluates both sides. The problems are those of the change.
-func (a *app) plan(ctx context.Context, base string, e evaluation, opts plan.Options) (*plan.Plan, []eval.Problem, error) {
+// plan evaluates both sides; an empty base is found first. The problems are those of the change.
+func (a *app) plan(ctx context.Context, base *string, e evaluation, opts plan.Options) (*plan.Plan, []eval.Problem, error) {
 	repo, err := a.repo()
 	if err != nil {
 		return nil, nil, err
 	}
 	defer repo.Close()
 	// Both are read before either is evaluated: what is misspelt is said at once.
-	from, err := repo.Commit(base)
+	var to source.Tree
+	if *base == "" {
+		*base = "HEAD"
+		if e.rev != "" {
+			if to, err = tree(repo, e.rev); err != nil {
+				return nil, nil, err
+			}
+			parents := to.Identity().Parents
+			if len(parents) == 0 {
+				return nil, nil, cli.Fail(cli.Usage, "give what to compare with, such as --base main", "%s is the first commit: it has no parent to compare with", e.rev)
+			}
+			*base = cli.Short(parents[0])
+		}
+	}
+	from, err := repo.Commit(*base)
 	if err != nil {
 		return nil, nil, fmt.Errorf("base: %w", err)
 	}
-	to, err := tree(repo, e.rev)
-	if err != nil {
-		return nil, nil, err
+	if to == nil {
+		if to, err = tree(repo, e.rev); err != nil {
+			return nil, nil, err
+		}
 	}
-	was, err := a.side(ctx, from, base, e)
+	was, err := a.side(ctx, from, *base, e)
 	if err != nil {
 		return nil, nil, fmt.Errorf("base: %w", err)
 	}
@@ -135,7 +141,7 @@ func (a *app) plan(ctx context.Context, base string, e evaluation, opts plan.Opt
 		return nil, nil, err
 	}
 	p := plan.Of(was, is, opts)
-	if note := apart(repo, is, was, base); note != "" {
+	if note := apart(repo, is, was, *base); note != "" {
 		p.Notes = append(p.Notes, note)
 	}
 	return &p, is.Problems, nil
@@ -148,11 +154,6 @@ func (a *app) side(ctx context.Context, t source.Tree, rev string, e evaluation)
 		return plan.Side{}, err
 	}
 	s := plan.SideOf(r)
-	if file := inventoryFile(r); file != "" { // it may be anywhere in the repository
-		if data, err := readTree(t, file); err == nil {
-			s.Inventory = data
-		}
-	}
 	if !s.WorkTree && !strings.HasPrefix(s.Commit, rev) {
 		s.Name = fmt.Sprintf("%s (%s)", rev, cli.Short(s.Commit))
 	}
@@ -190,11 +191,4 @@ func readInventory(file string) (plan.Options, error) {
 		return plan.Options{}, cli.Fail(cli.Usage, "", "inventory %s: %w", file, err)
 	}
 	return plan.Options{Inventory: hosts}, nil
-}
-
-func inventoryFile(r *pipeline.Rendered) string {
-	if r.Policy.Inventory == nil {
-		return ""
-	}
-	return r.Policy.Inventory.File
 }

@@ -11,7 +11,9 @@ import (
 
 	"github.com/muster-config/muster/agent"
 	"github.com/muster-config/muster/cue/eval"
+	"github.com/muster-config/muster/distributor/bundle"
 	"github.com/muster-config/muster/distributor/collector"
+	"github.com/muster-config/muster/pipeline"
 )
 
 var someProblems = []eval.Problem{
@@ -49,6 +51,20 @@ warning: a,b: is odd                            (cohort staging)
 `
 	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Errorf("annotations (-want +got):\n%s", diff)
+	}
+}
+
+// Which services nothing checks: a schema may come from a library, and that of a package below is another's.
+func TestWithout(t *testing.T) {
+	res := &pipeline.Rendered{}
+	for path, text := range map[string]string{
+		"services/own/s.cue": "package own\n#Config: a: int\nvalues: #Config\n", "services/lib/s.cue": "package lib\nvalues: l.#C\n", "services/line/s.cue": "package line, values: #C\n",
+		"services/below/sub/s.cue": "package sub\nvalues: 1\n", "services/files/s.cue": "package files\nfiles: \"a\": data: values\n", "services/bare/base.yaml": "values: 1\n",
+	} {
+		res.Source = append(res.Source, bundle.File{Path: path, Data: []byte(text)})
+	}
+	if diff := cmp.Diff([]string{"bare", "below", "files"}, without(res, []string{"bare", "below", "files", "lib", "line", "own"})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

@@ -211,7 +211,7 @@ func (k *publisherKeys) open(ctx context.Context, url string, assign bool) (*dis
 		}
 	}
 	if cfg.Store, err = open.Open(ctx, url); err != nil {
-		return nil, nil, cli.Fail(codeOr(err, cli.Usage), "", "%w", err)
+		return nil, nil, cli.Fail(codeOr(err, cli.Usage), storeHint(url), "%w", err)
 	}
 	p, err := distributor.NewPublisher(cfg)
 	return p, cfg.Store, err

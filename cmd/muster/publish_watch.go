@@ -109,7 +109,7 @@ func (p *publishing) follow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer up.close()
+	defer func() { _ = up.close() }()
 	// What does not heal by waiting is said at once; a store that does not answer now may answer later.
 	if err := p.publisher.Check(ctx); err != nil && cli.CodeOf(err, rules...) != cli.Unreachable {
 		return err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"syscall"
@@ -14,6 +15,7 @@ import (
 	"github.com/muster-config/muster/cmd/internal/cli"
 	"github.com/muster-config/muster/cue/eval"
 	"github.com/muster-config/muster/distributor/bundle"
+	"github.com/muster-config/muster/distributor/inventory"
 	"github.com/muster-config/muster/distributor/manifest"
 	"github.com/muster-config/muster/pipeline"
 )
@@ -106,22 +108,53 @@ func standsInTheWay(cohort string, res *pipeline.Rendered) []eval.Problem {
 	})
 }
 
-// knownHost checks a host against the cohort's list. Where hosts are only counted or chosen by label, any may be asked about.
+// knownHost checks a host against the cohort's list, and against those of others. Where hosts are only counted or chosen by label, any that is nowhere else may be
+// asked about.
 func knownHost(cohort, host string, res *pipeline.Rendered) error {
+	if host == "" {
+		return nil
+	}
+	if !manifest.ValidHost(host) {
+		return cli.Fail(cli.Usage, "", "%q is not a host name", host)
+	}
+	in := cohortsOf(host, res)
 	list := res.Policy.Cohorts[cohort].Hosts.List
 	switch {
-	case host == "":
+	case slices.Contains(in, cohort), len(in) == 0 && len(list) == 0:
 		return nil
-	case !manifest.ValidHost(host):
-		return cli.Fail(cli.Usage, "", "%q is not a host name", host)
-	case len(list) == 0 || slices.Contains(list, host):
-		return nil
+	case len(in) > 0:
+		return cli.Fail(cli.Usage, "give --cohort "+in[0], "host %s is in cohort %s, not in %s", host, cli.Names(in, 5), cohort)
 	}
 	hint := cli.Suggest(host, list)
 	if hint == "" {
 		hint = "its list has " + cli.Names(list, 10)
 	}
 	return cli.Fail(cli.Usage, hint, "no host %q in the list of cohort %s", host, cohort)
+}
+
+// cohortsOf are the cohorts whose lists, or rows of the inventory file, have a host.
+func cohortsOf(host string, res *pipeline.Rendered) []string {
+	var in []string
+	for name, c := range res.Policy.Cohorts {
+		if slices.Contains(c.Hosts.List, host) {
+			in = append(in, name)
+		}
+	}
+	if inv := res.Policy.Inventory; inv != nil && inv.File != "" {
+		for _, f := range res.Source {
+			if f.Path != path.Clean(inv.File) {
+				continue
+			}
+			rows, _ := inventory.ParseCSV(f.Data) // one that does not read is an error of the fleet
+			for _, row := range rows {
+				if row.Name == host {
+					in = append(in, row.Cohort)
+				}
+			}
+		}
+	}
+	slices.Sort(in)
+	return slices.Compact(in)
 }
 
 // vacant refuses a path that is there and is not an empty directory.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/muster-config/muster/cmd/internal/cli"
 	"github.com/muster-config/muster/distributor/api"
+	"github.com/muster-config/muster/distributor/manifest"
 	"github.com/muster-config/muster/distributor/verdict"
 )
 
@@ -19,7 +20,17 @@ func (a *app) statusCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status [COHORT]",
 		Short: "what each cohort is to run, and how many hosts confirm it",
-		Args:  cobra.MaximumNArgs(1),
+		Long: `Prints a line for every cohort: the epoch of the release that it is to run, and how
+many of the expected hosts confirm that they run it. STATE is
+
+  assigned   the release is assigned to the hosts, not all of them confirm it yet
+  confirmed  every expected host confirms it
+
+or where a rollout stands: idle, advancing, baking, awaiting approval, paused,
+rolling back, halted. OTHERS counts the hosts that do not confirm, by verdict;
+"muster hosts" names them. In --json, "phase" is the rollout's own: "done" there
+says that the release is assigned to all hosts, not that they run it.`,
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := conn.open()
 			if err != nil {
@@ -46,12 +57,12 @@ func (a *app) statusCmd() *cobra.Command {
 				fmt.Fprintln(a.out, "no cohort yet: nothing was published to the collector's store")
 				return nil
 			}
-			rows := [][]string{{"COHORT", "EPOCH", "PHASE", "CONFIRMED", "OTHERS", "COMMIT", "SUBJECT"}}
+			rows := [][]string{{"COHORT", "EPOCH", "STATE", "CONFIRMED", "OTHERS", "COMMIT", "SUBJECT"}}
 			var why []string
 			for _, name := range slices.Sorted(maps.Keys(st.Cohorts)) {
 				c := st.Cohorts[name]
 				rows = append(rows, []string{
-					name, fmt.Sprint(c.Target), string(c.Phase), fmt.Sprintf("%s of %s", cli.Number(c.Verdicts[verdict.Confirmed]), cli.Number(c.Expected)),
+					name, fmt.Sprint(c.Target), stateOf(c), fmt.Sprintf("%s of %s", cli.Number(c.Verdicts[verdict.Confirmed]), cli.Number(c.Expected)),
 					otherVerdicts(c.Verdicts), cli.Short(c.Commit), c.Subject,
 				})
 				if c.Stale || c.Verdicts[verdict.Unknown] > 0 {
@@ -67,6 +78,17 @@ func (a *app) statusCmd() *cobra.Command {
 	}
 	conn.flags(cmd)
 	return cmd
+}
+
+// stateOf is where a cohort stands. The rollout's own "done" says that the release is assigned to all, which people would read as more.
+func stateOf(c api.Cohort) string {
+	switch {
+	case c.Phase != manifest.PhaseDone:
+		return string(c.Phase)
+	case c.Expected > 0 && c.Verdicts[verdict.Confirmed] >= c.Expected:
+		return "confirmed"
+	}
+	return "assigned"
 }
 
 // otherVerdicts is "2 applying, 1 silent", or "-".

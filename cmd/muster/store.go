@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -29,7 +31,7 @@ func (r *reading) flags(cmd *cobra.Command) {
 
 // open opens the store; keyring is nil if none was given. One that is not the store's is refused: nothing could be judged by it.
 func (r *reading) open(ctx context.Context) (st store.ReadStore, keyring []byte, err error) {
-	url, err := envOr("store", r.storeURL, "MUSTER_STORE")
+	at, err := envOr("store", r.storeURL, "MUSTER_STORE")
 	if err != nil {
 		return nil, nil, err
 	}
@@ -48,10 +50,23 @@ func (r *reading) open(ctx context.Context) (st store.ReadStore, keyring []byte,
 			return nil, nil, err
 		}
 	}
-	if st, err = open.OpenRead(ctx, url); err != nil {
-		return nil, nil, cli.Fail(codeOr(err, cli.Usage), "", "%w", err)
+	if st, err = open.OpenRead(ctx, at); err != nil {
+		return nil, nil, cli.Fail(codeOr(err, cli.Usage), storeHint(at), "%w", err)
 	}
 	return st, keyring, sameKeyring(ctx, st, keyring, st.URL())
+}
+
+// storeHint is how a path is written as a store, "" for what looks like a URL.
+func storeHint(given string) string {
+	if given == "" || strings.Contains(given, "://") {
+		return ""
+	}
+	abs, err := filepath.Abs(given)
+	if err != nil {
+		return ""
+	}
+	u := url.URL{Scheme: "file", Path: filepath.ToSlash(abs)}
+	return "a directory is given as " + u.String()
 }
 
 // history opens the store to look back.

@@ -6,7 +6,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -19,7 +18,7 @@ func (a *app) validateCmd() *cobra.Command {
 	var e evaluation
 	var format string
 	var services, cohorts []string
-	var verbose bool
+	var verbose, strict bool
 	cmd := &cobra.Command{
 		Use:   "validate",
 		Short: "evaluate every service for every cohort, and say what is wrong and where",
@@ -28,7 +27,8 @@ git does not ignore, or the commit --rev. Each error is one group of lines: the
 path and what is wrong, in which cohorts, where it was set, and where the schema
 says so. Nothing else is printed but a last line that counts.
 
-Exit codes: 0 valid, perhaps with warnings; 1 not valid.`,
+Exit codes: 0 valid, perhaps with warnings; 1 not valid, with --strict also when
+there is a warning.`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if a.json && !cmd.Flags().Changed("format") {
@@ -70,6 +70,9 @@ Exit codes: 0 valid, perhaps with warnings; 1 not valid.`,
 			if res.Failed() {
 				return cli.Fail(cli.No, "", "not valid: %s", countProblems(res.Problems))
 			}
+			if strict && v.Warnings > 0 {
+				return cli.Fail(cli.No, "without --strict warnings do not count", "valid, but with %s", cli.Count(v.Warnings, "warning"))
+			}
 			if format == "text" {
 				fmt.Fprintf(a.out, "valid: %s\n", v.tally(verbose))
 			}
@@ -80,6 +83,7 @@ Exit codes: 0 valid, perhaps with warnings; 1 not valid.`,
 	cmd.Flags().StringVar(&format, "format", "text", "text, json, or github (annotations of a workflow run)")
 	cmd.Flags().StringSliceVar(&services, "service", nil, "only this service; may be repeated")
 	cmd.Flags().StringSliceVar(&cohorts, "cohort", nil, "only this cohort; may be repeated")
+	cmd.Flags().BoolVar(&strict, "strict", false, "a warning fails too")
 	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "print notices too, and which services have no schema")
 	return cmd
 }
@@ -154,64 +158,25 @@ func countProblems(problems []eval.Problem) string {
 	return strings.Join(parts, ", ")
 }
 
-// hasSchema finds the definition in CUE text.
-var hasSchema = regexp.MustCompile(`(?m)^\s*#Config\s*[:&]`)
+// hasSchema finds in CUE text what checks the layers: without `values` nothing does, and a #Config without it is an error.
+var hasSchema = regexp.MustCompile(`(?m)(^|[{,])\s*values\s*:`)
 
 // without are those of the services that have no schema.
 func without(res *pipeline.Rendered, services []string) []string {
 	with := map[string]bool{}
 	for _, f := range res.Source {
 		if rest, ok := strings.CutPrefix(f.Path, "services/"); ok && strings.HasSuffix(f.Path, ".cue") && hasSchema.Match(f.Data) {
-			name, _, _ := strings.Cut(rest, "/")
-			with[name] = true
+			if name, file, _ := strings.Cut(rest, "/"); !strings.Contains(file, "/") { // a directory below is another package
+				with[name] = true
+			}
 		}
 	}
 	return slices.DeleteFunc(slices.Clone(services), func(s string) bool { return with[s] })
 }
 
-// headline is a problem in one line.
-func headline(p eval.Problem) string {
-	what := p.Path
-	if what == "" && len(p.SetAt) == 0 {
-		what = p.Service
-	}
-	line := p.Message
-	if what != "" {
-		line = what + ": " + line
-	}
-	if p.Severity != eval.SeverityError {
-		line = string(p.Severity) + ": " + line
-	}
-	return cli.Printable(line)
-}
-
-// The cohorts of problems stand in one column, unless a headline is so long that they would leave the screen.
-const maxColumn = 100
-
 // printProblems writes one group of lines a problem.
 func printProblems(w io.Writer, problems []eval.Problem) {
-	column := 0
-	for _, p := range problems {
-		if n := utf8.RuneCountInString(headline(p)); len(p.Cohorts) > 0 && n <= maxColumn {
-			column = max(column, n)
-		}
-	}
-	for _, p := range problems {
-		line := headline(p)
-		switch n := len(p.Cohorts); {
-		case n == 1:
-			line = fmt.Sprintf("%-*s  (cohort %s)", column, line, p.Cohorts[0])
-		case n > 1:
-			line = fmt.Sprintf("%-*s  (%d cohorts: %s)", column, line, n, cli.Names(p.Cohorts, 5))
-		}
-		fmt.Fprintln(w, line)
-		for _, at := range p.SetAt {
-			fmt.Fprintf(w, "    set at    %s\n", cli.Printable(at.String()))
-		}
-		for _, at := range p.SchemaAt {
-			fmt.Fprintf(w, "    schema at %s\n", cli.Printable(at.String()))
-		}
-	}
+	_, _ = io.WriteString(w, eval.Format(problems)) // as all that is printed: who cannot be written to cannot be told either
 }
 
 // printAnnotations writes workflow commands, which GitHub shows beside the line of a pull request's diff.
@@ -237,7 +202,7 @@ func printAnnotations(w io.Writer, problems []eval.Problem) {
 		}
 		name := string(p.Severity)
 		p.Severity = eval.SeverityError // the command names it
-		text := headline(p)
+		text := eval.Headline(p)
 		if len(p.Cohorts) > 0 {
 			text += " (" + cli.Names(p.Cohorts, 5) + ")"
 		}

@@ -295,7 +295,7 @@ func (w *waiter) verdict(g *api.Wait) error {
 	}
 	hint := "`muster hosts` shows every host; run the command again to wait longer"
 	if g.Never {
-		hint = "waiting does not help: change what stops it, then publish or resume"
+		hint = "waiting does not help: change what stops it, then publish"
 	}
 	if len(w.unassigned) > 0 {
 		hint = "publish with --rollout=now"

@@ -97,6 +97,7 @@ func (a *answers) result(req *Request) *Result {
 			res.Schemas[name] = s.Schema
 		}
 	}
+	placeOrder(problems, req.Files)
 	res.Problems = fold(problems)
 	return res
 }

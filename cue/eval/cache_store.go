@@ -72,7 +72,7 @@ func checksum(key cacheKey, content []byte) cacheKey {
 // get reads an entry. Damaged, cut or foreign ones are none.
 func (s *cacheStore) get(key cacheKey) ([]byte, bool) {
 	name := s.path(key)
-	f, err := os.Open(name)
+	f, err := os.OpenFile(name, os.O_RDONLY|noWait, 0) // something else in its place must not hold up the reader
 	if err != nil {
 		return nil, false
 	}
@@ -133,7 +133,7 @@ func (s *cacheStore) tidy() {
 	}
 	// The size of a file is a counter that many processes can add to.
 	name := filepath.Join(s.dir, "written")
-	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_APPEND|noWait, 0o600)
 	if err != nil {
 		return
 	}
@@ -191,7 +191,7 @@ func (s *cacheStore) evict() {
 // another evaluator each time.
 func identify(executable string) (string, error) {
 	if f, err := elf.Open(executable); err == nil {
-		defer f.Close()
+		defer func() { _ = f.Close() }()
 		if note := f.Section(".note.go.buildid"); note != nil {
 			if id, err := note.Data(); err == nil && bytes.Count(id, []byte("/")) == 3 { // one given by hand has another form
 				return hex.EncodeToString(id), nil

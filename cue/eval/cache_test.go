@@ -164,6 +164,52 @@ func TestCacheDependencies(t *testing.T) {
 	}
 }
 
+// Ways in which a service reaches what lies outside its directory: the key of its answer holds that too.
+func TestCacheReaches(t *testing.T) {
+	const hosts = "-- fleet/fleet.cue --\npackage fleet\nprecedence: [\"host\"]\ncohorts: prod: hosts: list: [\"h2\"]\n-- services/b/v.json --\n{\"v\": 1}\n-- services/b/sub/s.cue --\npackage sub\nn: 1\n" +
+		"-- services/b/base.yaml --\nn: 1\n-- services/a/base.yaml --\nn: 1\n"
+	const more = "package fleet\nprecedence: [\"host\"]\ncohorts: prod: hosts: list: [\"h1\", \"h2\"]\n"
+	for name, tt := range map[string]struct{ files, file, data string }{
+		"a host in a package above":  {"-- services/x.cue --\npackage a\noverlay: host: h1: n: 3\n-- services/a/a.cue --\npackage a\n", "fleet/fleet.cue", more},
+		"a host from a library":      {"-- lib/l/l.cue --\npackage l\nhost: h1: n: 3\n-- services/a/a.cue --\npackage a\nimport \"muster.example/config/lib/l\"\noverlay: l\n", "fleet/fleet.cue", more},
+		"a host by a computed label": {"-- services/a/a.cue --\npackage a\noverlay: (\"ho\" + \"st\"): h1: n: 3\n", "fleet/fleet.cue", more},
+		"a host by an escape":        {"-- services/a/a.cue --\npackage a\noverlay: \"h\\u006fst\": h1: n: 3\n", "fleet/fleet.cue", more},
+		"a host in embedded data":    {"-- services/a/o.json --\n{\"host\": {\"h1\": {\"n\": 3}}}\n-- services/a/a.cue --\n@extern(embed)\n\npackage a\n\noverlay: _ @embed(file=o.json)\n", "fleet/fleet.cue", more},
+		"a file that is embedded": {
+			"-- services/x.cue --\n@extern(embed)\n\npackage a\n\n_v: _ @embed(file=b/v.json)\nfiles: \"v.json\": {format: \"json\", data: _v}\n-- services/a/a.cue --\npackage a\n",
+			"services/b/v.json", "{\"v\": 2}\n",
+		},
+		"a service as a module": {
+			"-- cue.mod/module.cue --\nmodule: \"muster.example/config@v0\"\nlanguage: version: \"v0.17.0\"\ndeps: \"other.org/b@v0\": v: \"v0.0.1\"\n" +
+				"-- cue.mod/local-module.cue --\ndeps: \"other.org/b@v0\": {v: \"v0.0.1\", replaceWith: \"./services/b\"}\n" +
+				"-- services/b/cue.mod/module.cue --\nmodule: \"other.org/b@v0\"\nlanguage: version: \"v0.17.0\"\n" +
+				"-- services/a/a.cue --\npackage a\nimport \"other.org/b/sub\"\nfiles: \"n.json\": {format: \"json\", data: sub.n}\n",
+			"services/b/sub/s.cue", "package sub\nn: 2\n",
+		},
+		"an import by an escape": {
+			"-- services/a/a.cue --\npackage a\nimport \"muster.example/config/\\u0073ervices/b/sub\"\nfiles: \"n.json\": {format: \"json\", data: sub.n}\n",
+			"services/b/sub/s.cue", "package sub\nn: 2\n",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := openCache(t)
+			c.run = here
+			req := repo(hosts + tt.files)
+			was := cached(t, c, req)
+			is := cached(t, c, replaced(req, tt.file, tt.data))
+			if was.Failed() || is.Failed() {
+				t.Fatal(Format(slices.Concat(was.Problems, is.Problems)))
+			}
+			of := func(r *Result) []Unit {
+				return slices.DeleteFunc(slices.Clone(r.Units), func(u Unit) bool { return u.Service != "a" })
+			}
+			if cmp.Equal(of(was), of(is)) {
+				t.Error("the change reaches nothing: the case shows nothing")
+			}
+		})
+	}
+}
+
 // edit changes a repository somehow; what results need not be valid.
 func edit(t *rapid.T, files map[string]string) {
 	names := slices.Sorted(maps.Keys(files))

@@ -25,7 +25,11 @@ type checker struct {
 	unify   func(n *layer.Node) cue.Value // the data under the schema
 	quick   func(n *layer.Node) cue.Value // the same for less, where what it says of good data is as good; may be nil
 	secret  func(path []string, s cue.Value) bool
+	within  func(s cue.Value) bool    // whether a schema has a secret somewhere in it; may be nil
 	locate  func(path []string) []Pos // where the syntax has a path, for errors that CUE gives no place; may be nil
+	layers  *stack                    // what the data was merged from; may be nil
+	home    func() string             // the file where a missing value goes; may be nil
+	full    cue.Value                 // the value that misses something
 }
 
 // check returns the value of n under the schema, and what is wrong with it.
@@ -47,6 +51,7 @@ func (c *checker) check(n *layer.Node) (cue.Value, []Problem) {
 	}
 	// Pass 3: what is missing, now that nothing else hides it.
 	left := c.unify(rest.tree)
+	c.full = left
 	missing := c.groups(left, left.Validate(cue.Concrete(true), cue.Final(), cue.All()))
 	// The fields that are missing or refused themselves: what is computed from one of them follows and is not reported.
 	causes := map[string]bool{}
@@ -63,6 +68,9 @@ func (c *checker) check(n *layer.Node) (cue.Value, []Problem) {
 	for _, g := range missing {
 		if slices.ContainsFunc(rest.cut, func(cut []string) bool { return hasPrefix(g.path, cut) || hasPrefix(cut, g.path) }) {
 			continue
+		}
+		if slices.ContainsFunc(rest.meant, func(path []string) bool { return slices.Equal(path, g.path) }) {
+			continue // it is there under a misspelt name: one mistake
 		}
 		s := c.at(g.path)
 		if !g.has("required but not present") && refers(s, causes) {
@@ -81,8 +89,9 @@ func (c *checker) check(n *layer.Node) (cue.Value, []Problem) {
 
 // remains is data without what was refused, and the paths that were cut out of it.
 type remains struct {
-	tree *layer.Node
-	cut  [][]string
+	tree  *layer.Node
+	cut   [][]string
+	meant [][]string // the fields that unknown ones probably stand for
 }
 
 // partial runs the passes that hold for incomplete data too: unknown fields, then refused values. A layer alone is checked with it.
@@ -142,6 +151,7 @@ func (c *checker) unknown(path []string, n *layer.Node, s cue.Value, rest *remai
 			msg := "unknown field"
 			if near := nearest(k, fieldNames(s)); near != "" {
 				msg += fmt.Sprintf(" (did you mean %q?)", near)
+				rest.meant = append(rest.meant, slices.Concat(path, []string{near}))
 			}
 			out = append(out, Problem{Severity: SeverityError, Service: c.service, Path: c.text(p), Message: msg, SetAt: positions(f.KeyPos)})
 			rest.tree, rest.cut = rest.tree.Without(toList(rest.tree, p)), append(rest.cut, p)
@@ -263,13 +273,7 @@ func (c *checker) problem(g group, n *layer.Node, s cue.Value) Problem {
 	at := n.At(g.path)
 	p := Problem{Severity: SeverityError, Service: c.service, Path: c.text(g.path), SchemaAt: positions(s.Pos())}
 	if at == nil && (g.has("required but not present") || g.has("incomplete value")) {
-		p.Message = "missing: the schema requires " + wanted(s)
-		if len(g.path) > 1 {
-			if parent := n.At(g.path[:len(g.path)-1]); parent != nil {
-				p.SetAt = positions(parent.Pos)
-			}
-		}
-		return p
+		return c.missing(g, n, s)
 	}
 	if at != nil {
 		p.SetAt = positions(at.Pos)

@@ -149,6 +149,8 @@ func putUnit(e *encoder, u *Unit) {
 	list(e, u.Files, func(e *encoder, f *File) {
 		e.string(f.Name)
 		e.uint(uint64(f.Mode))
+		e.string(f.Format)
+		e.bool(f.Secret)
 		e.bytes(f.Data)
 	})
 	e.string(string(u.Evidence))
@@ -159,6 +161,7 @@ func putUnit(e *encoder, u *Unit) {
 		e.string(string(l.Origin))
 		list(e, l.Shadows, putSetting)
 	})
+	list(e, u.Secrets, putString)
 }
 
 func getUnit(d *decoder, u *Unit) {
@@ -169,7 +172,8 @@ func getUnit(d *decoder, u *Unit) {
 		if mode > math.MaxUint32 {
 			d.fail()
 		}
-		f.Mode, f.Data = uint32(mode), d.bytes()
+		f.Mode, f.Format, f.Secret = uint32(mode), d.string(), d.bool()
+		f.Data = d.bytes()
 	})
 	u.Evidence, u.UsesEpoch = manifest.Grade(d.string()), d.bool()
 	u.Leaves = unlist(d, func(d *decoder, l *Leaf) {
@@ -178,6 +182,7 @@ func getUnit(d *decoder, u *Unit) {
 		l.Origin = Origin(d.string())
 		l.Shadows = unlist(d, getSetting)
 	})
+	u.Secrets = unlist(d, getString)
 }
 
 func putString(e *encoder, s *string) { e.string(*s) }

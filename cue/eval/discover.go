@@ -57,7 +57,7 @@ func (e *evaluation) discover(name string) (*service, []Problem) {
 		case path.Dir(file) == s.dir && stem == "base" && ext != ".cue":
 			fail(SeverityError, file, "not read: base is base.yaml, base.json, base.toml or base.env")
 		case !strings.HasPrefix(file, overlays+"/"):
-		case base == ".gitkeep" || ext == ".md":
+		case ext == ".md", ext != ".cue" && strings.Contains(strings.TrimPrefix(file, s.dir), "/."): // .gitignore, .gitkeep
 		case ext == ".cue":
 			fail(SeverityError, file, "not read: an overlay in CUE is `overlay: <label>: <value>: {…}` in the package of %s", s.dir)
 		case !layer.IsLayer(base):
@@ -93,11 +93,7 @@ func (e *evaluation) discover(name string) (*service, []Problem) {
 func (e *evaluation) misplaced(service, label, value string) (string, Severity) {
 	policy := e.policy
 	if !slices.Contains(policy.Precedence, label) {
-		msg := fmt.Sprintf("an overlay for the label %q, which is not in the fleet's precedence", label)
-		if near := nearest(label, policy.Precedence); near != "" {
-			msg += fmt.Sprintf(" (did you mean %q?)", near)
-		}
-		return msg, SeverityError
+		return unordered(label, value, policy.Precedence), SeverityError
 	}
 	if label == "host" {
 		return e.misplacedHost(service, value)

@@ -105,12 +105,14 @@ type evaluation struct {
 	hosts  roster // nil unless the precedence has host
 	to     sink
 	long   bool // tests compare with the long way, see quick.go
+
+	mergedOnly bool // no layer is checked alone: a benchmark asks what that costs
 }
 
 // cohorts are those that carry the service and are asked for, and whether any carries it at all.
 func (e *evaluation) cohorts(service string) (names []string, carried bool) {
 	for _, name := range sorted(e.policy.Cohorts) {
-		if !slices.Contains(e.policy.Cohorts[name].Services, service) {
+		if !carries(e.policy.Cohorts[name].Services, service) {
 			continue
 		}
 		carried = true

@@ -218,7 +218,21 @@ func (r *fleetRules) policy() manifest.Policy {
 		p.Cohorts[name] = r.cohort(name, d.Cohorts[name], p.Rollouts)
 	}
 	r.twice(p, r.inventory(&p))
+	r.carried(p)
 	return p
+}
+
+// carried finds what the messages above do not know and a release cannot carry: then publishing would refuse it, and later.
+func (r *fleetRules) carried(p manifest.Policy) {
+	if failed(r.problems) {
+		return
+	}
+	if len(p.Precedence) == 0 {
+		p.Precedence = []string{"cohort"} // no overlays: not what is looked for here
+	}
+	if err := p.Validate(); err != nil {
+		r.problems = append(r.problems, Problem{Severity: SeverityError, Message: "a release cannot carry this fleet: " + err.Error(), SetAt: []Pos{{File: fleetDir}}})
+	}
 }
 
 // precedence: each label once, joint labels of known order, host last.

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 
 	"cuelang.org/go/cue"
 
@@ -136,7 +137,8 @@ func (r *serviceRun) hostless(t target, problems []Problem) {
 	_, _, rest := r.unit(t, 0)
 	for i, p := range problems {
 		if !slices.ContainsFunc(rest, func(q Problem) bool { return q.Path == p.Path && q.Message == p.Message }) {
-			problems[i].Message += " (`host` has values only in a host's variant: for the cohort itself declare a default, `host: name: *\"\" | string`)"
+			msg, _, _ := strings.Cut(p.Message, nextStep)
+			problems[i].Message = msg + " (`host` has values only in a host's variant: for the cohort itself declare a default, `host: name: *\"\" | string`)"
 		}
 	}
 }

@@ -126,7 +126,11 @@ func (r *serviceRun) layersAlone(problems []Problem) []Problem {
 		c := r.checker(u.schema, u.fill)
 		c.quick = r.quick(u.schema)
 		r.hide.learn(u.node, c.at)
-		for _, p := range c.alone(u.node) {
+		found := c.alone(u.node)
+		if len(found) > 0 {
+			r.hide.misplaced(u.node, c.schema)
+		}
+		for _, p := range found {
 			unknown := strings.HasPrefix(p.Message, "unknown field")
 			switch {
 			case unknown:
@@ -136,6 +140,8 @@ func (r *serviceRun) layersAlone(problems []Problem) []Problem {
 				})
 			case strings.HasPrefix(p.Message, "missing:"), slices.ContainsFunc(p.SetAt, func(at Pos) bool { return known[at.String()] }):
 				continue // another layer gives it; or a merged result has shown it
+			case fixedToo(problems, p):
+				continue
 			default:
 				p.Severity = SeverityWarning
 			}

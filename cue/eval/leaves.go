@@ -83,7 +83,7 @@ func (w *leafWalk) add(path []string, plain encode.Value, v cue.Value, secret, d
 		if def {
 			leaf.Origin = OriginDefault
 		}
-		leaf.Secret = secret || leaf.Origin == OriginComputed && w.hide.reveals(plain)
+		leaf.Secret = secret || w.hide.reveals(plain, leaf.Origin == OriginComputed)
 		leaf.set(plain)
 	}
 	for _, s := range says {
@@ -186,7 +186,9 @@ func (w *leafWalk) setting(s stacked, path []string, secret bool) Setting {
 	if at := positions(pos); len(at) > 0 {
 		out.At = at[0]
 	}
-	out.set(s.node.Plain())
+	plain := s.node.Plain()
+	out.Secret = out.Secret || w.hide.reveals(plain, false)
+	out.set(plain)
 	return out
 }
 

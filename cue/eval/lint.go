@@ -87,6 +87,56 @@ func (l *lints) idle() []Problem {
 	return out
 }
 
+// unlike finds what a layer sets and base does not have, or has of another kind: where there is no schema, nothing else sees a typo.
+func (l *lints) unlike() []Problem {
+	var out []Problem
+	tell := func(path []string, msg string, at ...token.Pos) {
+		out = append(out, Problem{Severity: SeverityNotice, Service: l.service, Path: layer.PathText(path), Message: msg, SetAt: positions(at...)})
+	}
+	var compare func(path []string, over, base *layer.Node)
+	compare = func(path []string, over, base *layer.Node) {
+		if len(base.Fields) == 0 {
+			return // there to be filled
+		}
+		for _, k := range over.Keys() {
+			p, f, b := append(path[:len(path):len(path)], k), over.Fields[k], base.Fields[k]
+			switch {
+			case f.Kind == layer.Delete:
+			case b == nil:
+				msg := "not in base, and no schema checks it"
+				if near := nearest(k, base.Keys()); near != "" {
+					msg += fmt.Sprintf(" (did you mean %q?)", near)
+				}
+				tell(p, msg, f.KeyPos)
+			case f.Kind == layer.Struct && b.Kind == layer.Struct:
+				compare(p, f, b)
+			case !alike(f, b):
+				tell(p, fmt.Sprintf("%s, and base has %s: no schema checks it", f.What(), b.What()), f.Pos, b.Pos)
+			}
+		}
+	}
+	seen := map[*layer.Node]bool{} // of a file there is one
+	for _, name := range l.order {
+		layers := l.stacks[name].layers
+		if len(layers) == 0 || layers[0].name != "base" {
+			continue
+		}
+		for _, over := range layers[1:] {
+			if !seen[over.node] {
+				seen[over.node] = true
+				compare(nil, over.node, layers[0].node)
+			}
+		}
+	}
+	return out
+}
+
+// alike reports whether two values are of one kind; null may stand for any, and a number is a number.
+func alike(a, b *layer.Node) bool {
+	kinds := kindOf(a) | kindOf(b)
+	return kinds&cue.NullKind != 0 || kindOf(a) == kindOf(b) || kinds == cue.NumberKind
+}
+
 // frozen finds values that base computes from others of its own, where an overlay changes those: the value stays base's.
 func (l *lints) frozen(base cue.Value) []Problem {
 	deps := dependencies(base)

@@ -46,9 +46,14 @@ a: 1.0
 notice: c: the same as below it, so it has no effect
     set at    services/s/overlays/region/eu.yaml:2:4
     set at    services/s/base.yaml:3:4
+notice: c.q: not in base, and no schema checks it (did you mean "x"?)
+    set at    services/s/overlays/env/prod.yaml:3:29
 notice: c.y: the same as below it, so it has no effect
     set at    services/s/overlays/env/prod.yaml:3:14
     set at    services/s/base.yaml:3:14
+notice: e: a struct, and base has a string: no schema checks it
+    set at    services/s/overlays/env/prod.yaml:6:4
+    set at    services/s/base.yaml:5:4
 notice: gone: removes what no layer below it gives, so it has no effect
     set at    services/s/overlays/env/prod.yaml:5:7
 `)

@@ -112,7 +112,11 @@ func (t *tree) loadError(dir string, e errors.Error) string {
 	format, args := e.Msg()
 	text := fmt.Sprintf(format, args...)
 	if inner := errors.Unwrap(e); strings.HasPrefix(text, "import failed") && inner != nil {
-		text = "import failed: " + inner.Error()
+		text = inner.Error()
+		for _, at := range positions(append([]token.Pos{e.Position()}, e.InputPositions()...)...) {
+			text = strings.TrimPrefix(text, at.String()+": ") // it is told beside the message, and not twice
+		}
+		text = "import failed: " + text
 	}
 	text = strings.Join(strings.Fields(found.ReplaceAllString(text, "")), " ")
 	if strings.HasPrefix(text, "no CUE files") || strings.HasPrefix(text, "build constraints exclude") {

@@ -39,7 +39,7 @@ func (c *checker) nested(path []string, n *layer.Node, part cue.Value) (string, 
 	if len(errs) == 0 {
 		at := cue.MakePath(cue.Str("text"))
 		lone := c.ctx.BuildExpr(ast.NewStruct()).FillPath(at, args[1]) // away from where it stands, so that errors have paths of their own
-		sub := &checker{ctx: c.ctx, schema: lone.LookupPath(at), secret: func(p []string, s cue.Value) bool { return hidden || c.secret(p, s) }}
+		sub := &checker{ctx: c.ctx, schema: lone.LookupPath(at), within: c.within, secret: func(p []string, s cue.Value) bool { return hidden || c.secret(p, s) }}
 		sub.unify = func(n *layer.Node) cue.Value { return lone.FillPath(at, c.ctx.BuildExpr(n.AST())).LookupPath(at) }
 		_, problems := sub.check(inner)
 		for _, p := range problems {
@@ -73,7 +73,7 @@ func calls(e errors.Error) string {
 		return ""
 	}
 	for inner := errors.Unwrap(e); inner != nil; inner = errors.Unwrap(inner) {
-		if x, ok := inner.(errors.Error); ok {
+		if x, ok := inner.(errors.Error); ok { //nolint:errorlint // each layer is looked at by itself
 			format, args := x.Msg()
 			if text := strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " "); text != "" {
 				if p := x.Path(); len(p) > 0 {

@@ -8,10 +8,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"cuelang.org/go/cue"
 	"cuelang.org/go/cue/ast"
 	"cuelang.org/go/cue/token"
+	"golang.org/x/text/cases"
+	"golang.org/x/text/unicode/norm"
 
 	"github.com/muster-config/muster/cue/eval/encode"
 	"github.com/muster-config/muster/cue/eval/layer"
@@ -24,7 +27,7 @@ func (r *serviceRun) single(v encode.Value, n *layer.Node) ([]File, []Problem) {
 	if r.base != nil {
 		format = strings.TrimPrefix(path.Ext(r.base.path), ".")
 	}
-	f := File{Name: r.name + "." + format, Mode: 0o644}
+	f := File{Name: r.name + "." + format, Mode: 0o644, Format: format}
 	data, p := r.encode(format, v, nil, n)
 	if p != nil {
 		return nil, []Problem{*p}
@@ -84,6 +87,7 @@ func (r *serviceRun) outputs(u *Unit, pkg cue.Value, values func() (encode.Value
 	}
 	var out []File
 	var problems []Problem
+	r.asIs = map[string]bool{}
 	for it.Next() {
 		f, ps := r.file(it.Selector().Unquoted(), it.Value())
 		problems = append(problems, ps...)
@@ -228,7 +232,10 @@ func (r *serviceRun) file(name string, v cue.Value) (File, []Problem) {
 	if err != nil {
 		return fail(v, where, "no mode")
 	}
-	f := File{Name: name, Mode: uint32(bits)}
+	if bits&0o400 == 0 {
+		return fail(v, where, "mode %s: the file's owner could not read it", says.mode)
+	}
+	f := File{Name: name, Mode: uint32(bits), Format: format}
 	data := v.LookupPath(dataPath)
 	if msg := sources(format, data.Exists(), says.hasFrom); msg != "" {
 		return fail(v, where, "%s", msg)
@@ -246,6 +253,7 @@ func (r *serviceRun) file(name string, v cue.Value) (File, []Problem) {
 				return File{}, []Problem{*p}
 			}
 			f.Data = r.kept(source.data)
+			r.asIs[name] = true
 			return f, nil
 		}
 	}
@@ -259,6 +267,7 @@ func (r *serviceRun) file(name string, v cue.Value) (File, []Problem) {
 		lerr.Path = slices.Concat(where, []string{"data"}, lerr.Path)
 		return File{}, fromLayer(r.name, []*layer.Error{lerr})
 	}
+	f.Secret = r.req.LeavesToo && r.hide.holds(value, false)
 	if format == "template" {
 		out, p := source.execute(value)
 		if p != nil {
@@ -286,13 +295,20 @@ func badName(name string) string {
 		return "a file name is relative and clean: no /, . or .. where it has no meaning"
 	case slices.Contains(strings.Split(name, "/"), ".muster"):
 		return ".muster is muster's own"
-	case strings.ContainsFunc(name, func(c rune) bool { return c < ' ' || c == 0x7f || c == '\\' || c == '\uFFFD' }):
+	case strings.ContainsFunc(name, func(c rune) bool {
+		return unicode.IsControl(c) || unicode.Is(unicode.Bidi_Control, c) || c == '\\' || c == unicode.ReplacementChar
+	}):
 		return "a file name has no control characters and no backslash"
 	}
 	return ""
 }
 
-// clash finds names that differ only by case, and files that would have to be directories.
+// folded is one text for all names that some file system takes for the same, as packages bundle and source have it.
+func folded(name string) string {
+	return norm.NFD.String(cases.Fold().String(norm.NFD.String(name)))
+}
+
+// clash finds names that differ only by case or Unicode form, and files that would have to be directories.
 func (r *serviceRun) clash(files []File, at cue.Value) []Problem {
 	var out []Problem
 	fail := func(a, b, why string) {
@@ -303,14 +319,18 @@ func (r *serviceRun) clash(files []File, at cue.Value) []Problem {
 	}
 	seen := map[string]string{}
 	for _, f := range files {
-		if other, ok := seen[strings.ToLower(f.Name)]; ok {
-			fail(f.Name, other, "differs from %q only by case")
+		if other, ok := seen[folded(f.Name)]; ok {
+			why := "differs from %q only by case"
+			if !strings.EqualFold(f.Name, other) {
+				why = "differs from %q only by Unicode form"
+			}
+			fail(f.Name, other, why)
 		}
-		seen[strings.ToLower(f.Name)] = f.Name
+		seen[folded(f.Name)] = f.Name
 	}
 	for _, f := range files {
 		for dir := path.Dir(f.Name); dir != "."; dir = path.Dir(dir) {
-			if other, ok := seen[strings.ToLower(dir)]; ok {
+			if other, ok := seen[folded(dir)]; ok {
 				fail(f.Name, other, "lies below %q, which is a file")
 			}
 		}

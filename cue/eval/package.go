@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"cuelang.org/go/cue"
 	"cuelang.org/go/cue/ast"
 	"cuelang.org/go/cue/build"
 	"cuelang.org/go/cue/token"
@@ -14,13 +15,17 @@ import (
 func (r *serviceRun) build(willEvaluate bool) []Problem {
 	r.pkg = r.ctx.BuildInstance(r.inst)
 	c := r.checker(r.pkg, nil)
-	if err := r.pkg.Err(); err != nil {
+	r.conditional = conditional(r.inst)
+	if err := r.pkg.Err(); err != nil && !r.conditional {
 		return r.injected(c.raw(r.pkg, err))
 	}
 	if err := r.pkg.Validate(); err != nil {
 		ps := r.injected(c.raw(r.pkg, err))
 		if willEvaluate { // the check of each cohort says it better
 			ps = slices.DeleteFunc(ps, func(p Problem) bool { return p.Path == "values" || strings.HasPrefix(p.Path, "values.") })
+		}
+		if r.conditional { // its `if` may have no value yet: see whole
+			ps = slices.DeleteFunc(ps, func(p Problem) bool { return p.Path == "" })
 		}
 		if len(ps) > 0 {
 			return ps
@@ -46,10 +51,48 @@ func (r *serviceRun) build(willEvaluate bool) []Problem {
 	}
 	problems = append(problems, r.misspelt()...)
 	r.written = r.layerSource()
-	r.outputsToo = r.pkg.LookupPath(filesPath).Exists() || r.pkg.LookupPath(confirmPath).Exists()
+	r.outputsToo = r.conditional || r.pkg.LookupPath(filesPath).Exists() || r.pkg.LookupPath(confirmPath).Exists()
 	r.separable = separable(r.inst)
+	if r.outputsToo && r.separable {
+		r.direct = rendersDirectly(r.inst)
+	}
 	r.epoch = r.pkg.LookupPath(releasePath).Exists() && refersTo(r.inst, "release")
 	return problems
+}
+
+// conditional reports whether the package itself has an `if` or a `for`: what it looks at may be there only once a cohort's values are filled in.
+func conditional(inst *build.Instance) bool {
+	return slices.ContainsFunc(inst.Files, func(f *ast.File) bool {
+		return slices.ContainsFunc(f.Decls, func(d ast.Decl) bool {
+			if e, ok := d.(*ast.EmbedDecl); ok {
+				_, ok = e.Expr.(*ast.Comprehension)
+				return ok
+			}
+			_, ok := d.(*ast.Comprehension)
+			return ok
+		})
+	})
+}
+
+// whole judges a package that is conditional once all is filled in.
+func (r *serviceRun) whole(full cue.Value) []Problem {
+	if !r.conditional {
+		return nil
+	}
+	err := full.Err()
+	if err == nil {
+		err = full.Validate()
+	}
+	if err == nil {
+		return nil
+	}
+	ps := r.injected(r.checker(full, nil).raw(full, err))
+	for i := range ps {
+		if len(ps[i].SetAt) == 0 {
+			ps[i].SetAt = []Pos{{File: r.cue[0]}}
+		}
+	}
+	return ps
 }
 
 // packageFields are the fields of a service's package that mean something here. Others are the engineers' own.
@@ -89,6 +132,9 @@ func (r *serviceRun) injected(ps []Problem) []Problem {
 			if p.Message == fmt.Sprintf("reference %q not found", name) {
 				ps[i].Message += fmt.Sprintf(": declare its shape in this package, `%s`", shape)
 			}
+		}
+		if p.Path == "" && strings.HasPrefix(p.Message, "non-concrete value") {
+			ps[i].Message += ": an `if` of the package itself has no value to look at; put it inside `files: {…}` or #Config, which are computed for each cohort"
 		}
 	}
 	return ps

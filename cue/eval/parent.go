@@ -67,11 +67,12 @@ type supervisor struct {
 	got      *answers
 	blamed   map[string]bool // those whose answer is that a limit was blown, which is no property of the input alone
 	suspects []string        // to be evaluated alone
+	pardoned map[string]bool // those that were evaluated when somebody killed the child: once that says nothing of them
 	output   int64           // bytes that all children gave
 }
 
 func newSupervisor(req *Request, lim Limits) *supervisor {
-	return &supervisor{req: req, lim: lim.orDefaults(), got: newAnswers(), blamed: map[string]bool{}}
+	return &supervisor{req: req, lim: lim.orDefaults(), got: newAnswers(), blamed: map[string]bool{}, pardoned: map[string]bool{}}
 }
 
 // run ends with an answer for the fleet and, unless it failed, for each of names; nil means all that the request selects, empty means none.
@@ -99,6 +100,7 @@ func (s *supervisor) run(ctx context.Context, names []string) error {
 			return end.err
 		case end.reason == "":
 			return errors.New("evaluation ended without an answer")
+		case end.killed && s.pardon(todo):
 		case slices.Contains(end.suspects, theFleet):
 			s.blameFleet(end.reason + " on the fleet")
 			return nil
@@ -110,6 +112,20 @@ func (s *supervisor) run(ctx context.Context, names []string) error {
 			return fmt.Errorf("%s before any service was evaluated", end.reason)
 		}
 	}
+}
+
+// pardon reports whether what was evaluated alone in a child that somebody killed is to be tried once more.
+func (s *supervisor) pardon(todo []string) bool {
+	alone := theFleet
+	if s.got.policy != nil {
+		if len(todo) != 1 {
+			return false // the suspects are evaluated alone next
+		}
+		alone = todo[0]
+	}
+	first := !s.pardoned[alone]
+	s.pardoned[alone] = true
+	return first
 }
 
 // next is what the next child is given: the next suspect alone, or all that is not answered. Before the fleet is known that is nil.
@@ -134,7 +150,7 @@ func (s *supervisor) all(names []string) []string {
 
 // giveUp ends what is not answered.
 func (s *supervisor) giveUp(names []string, why string) {
-	why = "not evaluated: the evaluation of all services " + why
+	why = notEvaluated + "the evaluation of all services " + why
 	if s.got.policy == nil {
 		s.blameFleet(why)
 		return
@@ -168,6 +184,7 @@ type ending struct {
 	reason   string   // what it died of, when the input is to blame
 	suspects []string // what was under way and may be the cause
 	err      error    // the machinery
+	killed   bool     // the reason is a signal from outside, which need not be about the input
 }
 
 // memoryDeaths are what Go's runtime says when it gets no more memory, for the heap or for a thread (with cgo, without).
@@ -251,6 +268,7 @@ func (s *supervisor) child(ctx context.Context, services []string, fleetOnly boo
 	default:
 		// Not by us: where memory is short the system kills what has much of it.
 		end.reason = fmt.Sprintf("evaluation was ended (%v), perhaps for want of memory", waitErr)
+		end.killed = errors.As(waitErr, &exit) && exit.ExitCode() == -1
 	}
 	return end
 }

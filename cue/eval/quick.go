@@ -84,9 +84,10 @@ func values(n *layer.Node, f func(*layer.Node) bool) bool {
 	return true
 }
 
-// shown reports whether all that a layer gives is visible in one unit that validates: the schema has accepted it there.
+// shown reports whether all that a layer gives is visible in one unit that validates: the schema has accepted it there. A node that two paths share may be
+// visible at one of them only.
 func (r *serviceRun) shown(n *layer.Node) bool {
-	return !r.long && slices.ContainsFunc(r.valid, func(unit map[*layer.Node]bool) bool {
+	return !r.long && !n.Shared && slices.ContainsFunc(r.valid, func(unit map[*layer.Node]bool) bool {
 		return values(n, func(v *layer.Node) bool { return unit[v] })
 	})
 }

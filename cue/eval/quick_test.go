@@ -132,3 +132,16 @@ func withoutWarnings(problems []Problem) []Problem {
 	}
 	return out
 }
+
+// What stands at two paths by an alias is checked at both, also where a later layer hides one.
+func TestQuickSeesAliases(t *testing.T) {
+	const repo = "-- services/s/s.cue --\npackage s\n#Config: {x: {m?: int, o?: int}, y: {q?: int, o?: >3}}\nvalues: #Config\n-- services/s/overlays/env/prod.yaml --\ny: {m: null, o: null}\n-- services/s/base.yaml --\n"
+	for _, base := range []string{"x: {m: 1}\ny: {m: 1}\n", "x: &a {m: 1}\ny: *a\n", "x: &a {m: 1}\ny: {<<: *a, q: 1}\n"} {
+		if said := text(t, repo+base); !strings.Contains(said, "y.m: unknown field") {
+			t.Errorf("%s: %q", base, said)
+		}
+	}
+	if said := text(t, repo+"x: &a {o: 1}\ny: *a\n"); !strings.Contains(said, "warning: y.o: 1 is out of range") {
+		t.Errorf("a refused value: %q", said)
+	}
+}

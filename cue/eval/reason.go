@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"cuelang.org/go/cue"
+	"cuelang.org/go/cue/errors"
 
 	"github.com/muster-config/muster/cue/eval/encode"
 	"github.com/muster-config/muster/cue/eval/layer"
@@ -27,7 +28,7 @@ func (c *checker) reason(g group, n *layer.Node, s cue.Value) string {
 		case c.hidden(g.path, s):
 			return shown + " is not one that the schema accepts"
 		case len(words) == 1:
-			return shown + " is not " + words[0]
+			return shown + " is not " + words[0] + c.fixed(s, words[0])
 		}
 		return shown + " is not one of " + strings.Join(words, ", ")
 	}
@@ -78,10 +79,38 @@ func (c *checker) reason(g group, n *layer.Node, s cue.Value) string {
 	return c.own(g, s)
 }
 
+// fixedHint tells the message of a value that the package leaves no choice of.
+const fixedHint = ": the package fixes the value"
+
+// fixed says what to do about it.
+func (c *checker) fixed(s cue.Value, word string) string {
+	kind := map[cue.Kind]string{cue.StringKind: "string", cue.IntKind: "int", cue.FloatKind: "number", cue.BoolKind: "bool"}[s.IncompleteKind()]
+	if c.home == nil || kind == "" {
+		return ""
+	}
+	return fmt.Sprintf("%s; make it a default, `*%s | %s`, or move it to base", fixedHint, word, kind)
+}
+
+// fixedToo adds the place of p to the errors that say of its path that the package fixes the value, and reports whether there are any: it is one mistake,
+// whichever layers try.
+func fixedToo(problems []Problem, p Problem) bool {
+	found := false
+	for i, q := range problems {
+		if q.Severity == SeverityError && q.Path == p.Path && strings.Contains(q.Message, fixedHint) && strings.Contains(p.Message, fixedHint) {
+			problems[i].SetAt = distinct(slices.Concat(q.SetAt, p.SetAt))
+			found = true
+		}
+	}
+	return found
+}
+
 // own is CUE's message, in one line, or nothing of it for a secret.
 func (c *checker) own(g group, s cue.Value) string {
 	if c.hidden(g.path, s) {
 		return "does not fit the schema (it is a secret: the value is not shown)"
+	}
+	if len(g.path) > 0 && c.within != nil && slices.ContainsFunc(g.errs, mayQuote) && c.within(s) {
+		return "does not fit the schema (there is a secret in it: the value is not shown)"
 	}
 	for _, e := range slices.Backward(g.errs) {
 		format, args := e.Msg()
@@ -92,9 +121,19 @@ func (c *checker) own(g group, s cue.Value) string {
 		if text == "" || strings.HasSuffix(text, emptyDisjunction+":") {
 			continue
 		}
+		if c.within != nil && mayQuote(e) && secretName.MatchString(text) {
+			return "does not fit the schema (the message would show a secret)"
+		}
 		return cut(text, 3*maxShown)
 	}
 	return "does not fit the schema"
+}
+
+// mayQuote reports whether CUE's message may have a value in it.
+func mayQuote(e errors.Error) bool {
+	format, _ := e.Msg()
+	return !slices.ContainsFunc([]string{"required but not present", "incomplete value", "not allowed", "undefined field", "not found", "structural cycle"},
+		func(s string) bool { return strings.Contains(format, s) })
 }
 
 // show is a value as a message quotes it.
@@ -104,6 +143,8 @@ func (c *checker) show(path []string, n *layer.Node, s cue.Value) string {
 		return "the value (a secret, not shown)"
 	case n.Kind == layer.Struct || n.Kind == layer.List:
 		return "the value"
+	case c.within != nil && c.within(s):
+		return "the value (where a secret belongs, not shown)"
 	}
 	if text, ok := n.Value.(string); ok && secretName.MatchString(text) && strings.ContainsAny(text, ":=") {
 		return "the value (it holds a secret, not shown)" // `password: …` in a text of YAML, `password=…` in the name of a data source
@@ -138,7 +179,7 @@ func wanted(s cue.Value) string {
 	if k := s.IncompleteKind(); k == cue.StructKind || k == cue.ListKind {
 		return kinds(k)
 	}
-	if text := oneLine(s); text != "" {
+	if text := cmp.Or(written(s), oneLine(s)); text != "" {
 		return text
 	}
 	return "it"
@@ -188,8 +229,13 @@ func choices(v cue.Value) []string {
 }
 
 // expr is the constraint as an expression, behind references to definitions.
-func expr(v cue.Value) (cue.Op, []cue.Value) {
-	op, args := v.Expr()
+func expr(v cue.Value) (op cue.Op, args []cue.Value) {
+	defer func() {
+		if recover() != nil { // the library cannot take a slice of a text, `a[1:]`, apart
+			op, args = cue.NoOp, []cue.Value{v}
+		}
+	}()
+	op, args = v.Expr()
 	for range 8 {
 		if op != cue.SelectorOp {
 			break

@@ -22,16 +22,19 @@ type serviceRun struct {
 	shipped cue.Value       // the shipped #File and #Service
 	hide    *secrets
 
-	pkg       cue.Value
-	hasValues bool
-	epoch     bool // the package refers to release
-	probing   bool // a unit is rendered to be compared only
-	lints     lints
-	written   func(token.Pos) bool
-	alone     []layerUse
+	pkg         cue.Value
+	hasValues   bool
+	conditional bool            // see whole
+	epoch       bool            // the package refers to release
+	probing     bool            // a unit is rendered to be compared only
+	asIs        map[string]bool // those of the last unit's files that are files of the tree
+	lints       lints
+	written     func(token.Pos) bool
+	alone       []layerUse
 
 	outputsToo bool                   // there are `files` or `confirm`
 	separable  bool                   // see quick.go
+	direct     *direct                // nil unless the outputs are that plain
 	valid      []map[*layer.Node]bool // what is visible in each unit that validates
 }
 
@@ -103,9 +106,22 @@ func (r *serviceRun) all(before []Problem) ([]Unit, []Problem) {
 	}
 	// A cohort and its variants are one bundle.
 	units = slices.DeleteFunc(units, func(u Unit) bool { return bad[u.Cohort] })
-	problems = r.layersAlone(problems)
+	if r.req.LeavesToo {
+		sums := r.hide.sums() // all are learnt by now
+		for i := range units {
+			units[i].Secrets = sums
+		}
+		r.hide.cover(units)
+		r.hide.cleanPaths(units)
+	}
+	if !r.mergedOnly {
+		problems = r.layersAlone(problems)
+	}
 	if complete {
 		problems = append(problems, r.lints.idle()...)
+		if !r.hasValues {
+			problems = append(problems, r.lints.unlike()...)
+		}
 	}
 	if r.inst != nil && r.computesInBase() {
 		problems = append(problems, r.lints.frozen(r.pkg.LookupPath(basePath))...)
@@ -123,6 +139,11 @@ func (r *serviceRun) unit(t target, epoch uint64) (*Unit, *stack, []Problem) {
 	u := &Unit{Service: r.name, Cohort: t.cohort, Host: t.host, UsesEpoch: r.epoch, Evidence: manifest.GradeProcess}
 	if !r.hasValues {
 		var ps []Problem
+		if r.inst != nil {
+			if ps := r.whole(pkg); len(ps) > 0 {
+				return nil, layers, ps
+			}
+		}
 		if r.inst == nil {
 			u.Files, ps = r.single(layers.merged.Plain(), layers.merged)
 		} else {
@@ -130,6 +151,7 @@ func (r *serviceRun) unit(t target, epoch uint64) (*Unit, *stack, []Problem) {
 		}
 		if r.req.LeavesToo && !r.probing {
 			u.Leaves = r.leafWalk(layers, func([]string) cue.Value { return cue.Value{} }).ofTree()
+			r.cover(u, layers.merged.Plain())
 		}
 		return finish(u, layers, ps)
 	}
@@ -143,28 +165,57 @@ func (r *serviceRun) unit(t target, epoch uint64) (*Unit, *stack, []Problem) {
 		return v.LookupPath(valuesPath)
 	}
 	c := r.checker(pkg.LookupPath(valuesPath), fill)
-	if !r.outputsToo {
+	c.layers = layers
+	switch {
+	case !r.outputsToo:
 		c.quick, full = r.quick(c.schema), pkg
+	case r.direct != nil:
+		c.quick = r.quick(c.schema)
 	}
 	r.hide.learn(layers.merged, c.at)
 	v, ps := c.check(layers.merged)
 	if len(ps) > 0 {
+		r.hide.misplaced(layers.merged, c.schema)
 		return nil, layers, ps
 	}
-	if ps := r.hide.literals(r.name, v, layers.merged); len(ps) > 0 {
+	if ps := r.hide.literals(r.name, v, layers.merged, c.at); len(ps) > 0 {
+		return nil, layers, ps
+	}
+	if !full.Exists() { // the quick way was taken
+		if files, ok := r.directly(u, pkg, v); ok {
+			u.Files = files
+			return finish(u, layers, nil)
+		}
+		fill(layers.merged)
+	}
+	if ps := r.whole(full); len(ps) > 0 {
 		return nil, layers, ps
 	}
 	u.Files, ps = r.outputs(u, full, func() (encode.Value, *layer.Error) { return layer.Plain(v) }, layers.merged)
 	if r.req.LeavesToo && !r.probing && !failed(ps) {
 		w := r.leafWalk(layers, c.at)
 		u.Leaves = w.ofValue(v)
+		if plain, err := layer.Plain(v); err == nil {
+			r.cover(u, plain)
+		}
 		ps = append(ps, fromLayer(r.name, w.errs)...)
 	}
 	return finish(u, layers, ps)
 }
 
+// cover marks the files of a unit whose values have secrets: a template or the package may write these in any way.
+func (r *serviceRun) cover(u *Unit, values encode.Value) {
+	if !r.hide.holds(values, false) {
+		return
+	}
+	for i, f := range u.Files {
+		u.Files[i].Secret = f.Secret || !r.asIs[f.Name]
+	}
+}
+
 func (r *serviceRun) checker(schema cue.Value, fill func(*layer.Node) cue.Value) *checker {
-	return &checker{ctx: r.ctx, service: r.name, schema: schema, unify: fill, secret: r.hide.isSecret, locate: func(path []string) []Pos { return locate(r.inst, path) }}
+	return &checker{ctx: r.ctx, service: r.name, schema: schema, unify: fill, secret: r.hide.isSecret, within: r.hide.within, home: r.home,
+		locate: func(path []string) []Pos { return locate(r.inst, path) }}
 }
 
 func finish(u *Unit, layers *stack, problems []Problem) (*Unit, *stack, []Problem) {

@@ -69,6 +69,9 @@ type Unit struct {
 	Evidence  manifest.Grade // required grade (`confirm`)
 	UsesEpoch bool           // refers to release.epoch: must be rendered again once the service epoch is known
 	Leaves    []Leaf         // sorted by path; nil unless asked for
+	// Secrets are hex SHA-256 of the canonical JSON of each text that the service has in a secret, and of each line of one, sorted: to find them in a file
+	// without knowing them. nil unless leaves are asked for.
+	Secrets []string
 }
 
 // Origin is where a value comes from.
@@ -102,9 +105,13 @@ type Leaf struct {
 
 // File is one rendered file; Name is relative to the service's directory in the bundle. Mode is permission bits.
 type File struct {
-	Name string
-	Mode uint32
-	Data []byte
+	Name   string
+	Mode   uint32
+	Format string // as `files` declares it: what the bytes are does not follow from the name
+	// Secret tells that the file holds a secret of the service, or may hold one in another spelling; its text is not to be shown. It is known where files and
+	// leaves are asked for.
+	Secret bool
+	Data   []byte
 }
 
 // Severity of a problem.

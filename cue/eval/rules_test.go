@@ -1,6 +1,8 @@
 package eval
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"runtime"
 	"slices"
@@ -8,13 +10,16 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/muster-config/muster/cue/eval/layer"
 )
 
 // B029: what is missing is an error also where only a variant or only one cohort lacks it.
 func TestB029MissingSomewhere(t *testing.T) {
 	res := Evaluate(repo(hostFleet + "-- services/s/base.yaml --\na: 1\n-- services/s/s.cue --\npackage s\n#Config: {a!: int, b?: int}\nvalues: #Config\n" +
 		"-- services/s/overlays/host/web-1.yaml --\na: null\n-- services/c/base.yaml --\na: 1\n"))
-	const want = `a: missing: the schema requires int  (cohort listed)
+	const want = `a: missing: the schema requires int; removed by services/s/overlays/host/web-1.yaml:1:4  (cohort listed)
+    set at    services/s/overlays/host/web-1.yaml:1:4
     schema at services/s/s.cue:2:11
 `
 	if d := cmp.Diff(want, Format(res.Problems)); d != "" {
@@ -257,6 +262,89 @@ func TestSecretsWithoutSchema(t *testing.T) {
 		res := Evaluate(repo(oneCohort + files))
 		if said := Format(res.Problems); !res.Failed() || strings.Contains(said, marker) || !strings.Contains(said, "set at    services/s/") {
 			t.Errorf("%s: got %s", name, said)
+		}
+	}
+}
+
+// A value that repeats a secret, or has a password in an address, is one too; and what is secret inside of a leaf can be found by its digest.
+func TestSecretsInOtherValues(t *testing.T) {
+	const files = oneCohort + `
+-- services/s/base.yaml --
+password: hunter2secret
+url: "postgres://app:other@db/x"
+site: "https://user@host:8080/a:b@c"
+note: use hunter2secret here
+token_file: /run/credentials/s
+mount: /run/credentials/s
+users: [{name: ann, password: "in a list"}]
+private_key: |
+  first line
+    second line
+pin_token: 99
+size: 99
+`
+	req := repo(files)
+	req.LeavesToo = true
+	u := Evaluate(req).Units[0]
+	secret := map[string]bool{}
+	for _, l := range u.Leaves {
+		if secret[layer.PathText(l.Path)] = l.Secret; l.Secret && l.Value != "" {
+			t.Errorf("%v is shown: %s", l.Path, l.Value)
+		}
+	}
+	want := map[string]bool{"password": true, "url": true, "site": false, "note": true, "token_file": true, "mount": false, "users": true, "private_key": true, "pin_token": true, "size": false}
+	if d := cmp.Diff(want, secret); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	for _, text := range []string{"hunter2secret", "in a list", "first line", "second line"} {
+		if sum := sha256.Sum256(canonical(text)); !slices.Contains(u.Secrets, hex.EncodeToString(sum[:])) {
+			t.Errorf("no digest of %q", text)
+		}
+	}
+	if req.LeavesToo = false; Evaluate(req).Units[0].Secrets != nil {
+		t.Error("digests that nobody asked for")
+	}
+}
+
+// What only a release's own rules refuse is said when the fleet is checked.
+func TestFleetThatNoReleaseCarries(t *testing.T) {
+	said := Format(Evaluate(repo(strings.Replace(oneCohort, "hosts: expect: 1}", "hosts: expect: 1}\nrollouts: standard: {waves: [{percent: 100}], watch: \"9999999999999999h\"}", 1) + "-- services/s/base.yaml --\na: 1\n")).Problems)
+	if !strings.Contains(said, "a release cannot carry this fleet: rollouts.standard: watch") || !strings.Contains(said, "set at    fleet") {
+		t.Error(said)
+	}
+	if said := Format(Evaluate(repo(strings.Replace(oneCohort, "precedence: [\"env\"]", "", 1) + "-- services/s/base.yaml --\na: 1\n")).Problems); said != "" {
+		t.Error(said)
+	}
+}
+
+// What a message says beside what is wrong: where the schema is, and what to do.
+func TestPlacesAndNextSteps(t *testing.T) {
+	for files, want := range map[string]string{
+		"-- services/s/s.cue --\npackage s\n#Config: {q: r: string} & {q: {} @secret()}\n#Config: l: [...string] @secret()\nvalues: #Config\n-- services/s/base.yaml --\nq: {r: hunter3}\nl: [hunter4]\n": "l.0: a secret stays out of the repo: give the absolute path where the host has it  (cohort prod)\n" +
+			"    set at    services/s/base.yaml:2:5\n    schema at services/s/s.cue:3:17\n",
+		"-- services/s/s.cue --\npackage s\nenv: string\nif env == \"prod\" {files: \"x.json\": {format: \"json\", data: {}}}\n":                                                "an `if` of the package itself has no value to look at; put it inside `files: {…}`",
+		"-- services/s/s.cue --\npackage s\ncohort: {name: string, labels: [string]: string}\nfiles: {if cohort.name == \"prod\" {\"x.json\": {format: \"json\", data: {}}}}\n": "",
+	} {
+		if said := text(t, files); !strings.Contains(said, want) || want == "" && said != "" {
+			t.Errorf("%s\ngot %s", files, said)
+		}
+	}
+}
+
+// What no bundle carries is said here, and not when the commit is published.
+func TestFilesThatNoBundleCarries(t *testing.T) {
+	const entry = `: {format: "text", data: "x"}`
+	for files, want := range map[string]string{
+		`"stra\u00dfe"` + entry + `, "STRASSE"` + entry:               "only by Unicode form",
+		`"cafe\u0301/x"` + entry + `, "caf\u00e9"` + entry:            "which is a file",
+		`"a\u202eb"` + entry:                                          "no control characters",
+		`"a\u0085b"` + entry:                                          "no control characters",
+		`"a": {format: "text", data: "x", mode: "0044"}`:              "mode 0044: the file's owner could not read it",
+		`"a": {format: "text", data: "x", mode: "0400"}, "b"` + entry: "",
+	} {
+		said := text(t, "-- services/s/s.cue --\npackage s\nfiles: {"+files+"}\n")
+		if !strings.Contains(said, want) || want == "" && said != "" || want != "" && !strings.Contains(said, "set at    services/s/s.cue:2:") {
+			t.Errorf("%s\ngot %s", files, said)
 		}
 	}
 }

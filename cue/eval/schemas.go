@@ -9,7 +9,7 @@ import (
 // jsonSchema is the service's #Config for editors, or nil without one. It says nothing about the values, so a service that does not
 // validate has one too, as long as its package can be built.
 func (r *serviceRun) jsonSchema() (schema []byte) {
-	if !r.req.SchemasToo || !r.pkg.Exists() || r.pkg.Err() != nil {
+	if !r.req.SchemasToo || !r.pkg.Exists() || r.pkg.Err() != nil && !r.conditional {
 		return nil
 	}
 	defer func() {
@@ -21,7 +21,7 @@ func (r *serviceRun) jsonSchema() (schema []byte) {
 	if !config.Exists() {
 		return nil
 	}
-	return jsonschema.Write(r.name, config, r.inOverlay)
+	return jsonschema.Write(r.name, config, r.inOverlay, secretName.MatchString)
 }
 
 // inOverlay tells whether some overlay has a value at a path.

@@ -93,7 +93,7 @@ func (e *editor) why(schema, v any, at string) string {
 		switch k {
 		case "$schema", "$defs", "title", "description", "default":
 		case "$ref":
-			var target any = e.root
+			target := any(e.root)
 			for _, p := range strings.Split(strings.TrimPrefix(want.(string), "#/"), "/") {
 				target = target.(map[string]any)[p]
 			}

@@ -1,6 +1,8 @@
 package eval
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"maps"
 	"regexp"
 	"slices"
@@ -16,8 +18,10 @@ import (
 	"github.com/muster-config/muster/cue/eval/layer"
 )
 
-// secretName matches keys whose values are taken for secrets, with a schema or without.
-var secretName = regexp.MustCompile(`(?i)password|passwd|secret|token|private_?-?key|dsn|credential`)
+// SecretWords is the pattern of what is in the names of keys whose values are taken for secrets, with a schema or without; letters may be small or capital.
+const SecretWords = `password|passwd|secret|token|private_?-?key|dsn|credential`
+
+var secretName = regexp.MustCompile(`(?i)` + SecretWords)
 
 // secretRef matches what may stand under a field marked @secret(): where the host has the secret, not the secret.
 var secretRef = regexp.MustCompile(`^(/|%d/|\$\{?CREDENTIALS_DIRECTORY\}?/|(file|systemd|vault|exec):).`)
@@ -53,14 +57,30 @@ func marked(v cue.Value) bool {
 
 // learn remembers the values of a layer that must not be printed.
 func (x *secrets) learn(n *layer.Node, at func(path []string) cue.Value) {
-	n.Walk(func(path []string, n *layer.Node) {
-		if n.Kind != layer.Scalar {
-			return
+	if n != nil {
+		x.learnBelow(nil, n, false, at)
+	}
+}
+
+// learnBelow knows whether n lies in a secret. The path is there where a schema has marks: without one only names count.
+func (x *secrets) learnBelow(path []string, n *layer.Node, secret bool, at func(path []string) cue.Value) {
+	below := func(key string, c *layer.Node) {
+		var p []string
+		if x.marks {
+			p = append(path[:len(path):len(path)], key)
 		}
-		secret := slices.ContainsFunc(path, x.secretKey)
-		for i := 1; !secret && x.marks && i <= len(path); i++ {
-			secret = marked(at(path[:i]))
+		x.learnBelow(p, c, secret || x.secretKey(key) || x.marks && marked(at(p)), at)
+	}
+	switch n.Kind {
+	case layer.Struct:
+		for k, c := range n.Fields {
+			below(k, c)
 		}
+	case layer.List:
+		for i, c := range n.Items {
+			below(strconv.Itoa(i), c)
+		}
+	case layer.Scalar:
 		if !secret {
 			return
 		}
@@ -70,7 +90,7 @@ func (x *secrets) learn(n *layer.Node, at func(path []string) cue.Value) {
 		case encode.Number:
 			x.add(string(v))
 		}
-	})
+	}
 }
 
 func (x *secrets) add(text string) {
@@ -82,27 +102,50 @@ func (x *secrets) add(text string) {
 	}
 }
 
-// reveals reports whether a text of the value holds a secret: it was computed from one.
-func (x *secrets) reveals(v encode.Value) bool {
+// withPassword matches the address of a service that has the password in it.
+var withPassword = regexp.MustCompile(`://[^/\s@:]*:[^/\s@${][^/\s@]*@`)
+
+// surely is how long a secret is that a value does not hold by accident.
+const surely = 8
+
+// reveals reports whether a text of the value holds a secret: it was computed from one, or repeats one.
+func (x *secrets) reveals(v encode.Value, computed bool) bool {
 	switch v := v.(type) {
 	case string:
+		if withPassword.MatchString(v) {
+			return true
+		}
 		for t := range x.texts {
-			if strings.Contains(v, t) {
+			if (computed || len(t) >= surely && !secretRef.MatchString(t)) && strings.Contains(v, t) {
 				return true
 			}
 		}
 	case encode.Number:
-		return x.texts[string(v)]
+		return computed && x.texts[string(v)]
 	case []any:
-		return slices.ContainsFunc(v, x.reveals)
+		return slices.ContainsFunc(v, func(e any) bool { return x.reveals(e, computed) })
 	case map[string]any:
 		for k := range v {
-			if x.reveals(v[k]) {
+			if x.reveals(v[k], computed) {
 				return true
 			}
 		}
 	}
 	return false
+}
+
+// sums are Unit.Secrets.
+func (x *secrets) sums() []string {
+	found := map[string]bool{}
+	for t := range x.texts {
+		for _, part := range append(strings.Split(t, "\n"), t) {
+			if part = strings.TrimSpace(part); len(part) >= 3 {
+				sum := sha256.Sum256(canonical(part))
+				found[hex.EncodeToString(sum[:])] = true
+			}
+		}
+	}
+	return append([]string{}, sorted(found)...)
 }
 
 // learnPackage looks through a package's syntax: for marks in it and in what it imports, and for literals under fields that are secrets.
@@ -144,23 +187,52 @@ func (x *secrets) learnPackage(inst *build.Instance) {
 	visit(inst)
 }
 
-// scrub takes the secrets out of messages, longest first.
-func (x *secrets) scrub(problems []Problem) {
-	texts := slices.SortedFunc(maps.Keys(x.texts), func(a, b string) int {
+func (x *secrets) longestFirst() []string {
+	return slices.SortedFunc(maps.Keys(x.texts), func(a, b string) int {
 		if len(a) != len(b) {
 			return len(b) - len(a)
 		}
 		return strings.Compare(a, b)
 	})
-	for i := range problems {
+}
+
+// scrub takes the secrets out of messages and paths, longest first.
+func (x *secrets) scrub(problems []Problem) {
+	texts := x.longestFirst()
+	for i, p := range problems {
 		for _, t := range texts {
-			problems[i].Message = strings.ReplaceAll(problems[i].Message, t, "(secret)")
+			problems[i].Message = strings.ReplaceAll(problems[i].Message, t, hiddenText)
 		}
+		problems[i].Message = withPassword.ReplaceAllString(problems[i].Message, "://"+hiddenText+"@")
+		problems[i].Path = x.clean(p.Path, texts)
 	}
 }
 
+const hiddenText = "(secret)"
+
+// clean takes the secrets out of a path, in which a key may be one. A short one must be all of a key.
+func (x *secrets) clean(path string, texts []string) string {
+	for _, t := range texts {
+		if len(t) < 2*surely && x.secretKey(t) {
+			continue // `password: password`: the key is none
+		}
+		if len(t) >= surely {
+			path = strings.ReplaceAll(path, t, hiddenText)
+		} else if strings.Contains(path, t) {
+			keys := strings.Split(path, ".")
+			for i, k := range keys {
+				if strings.Trim(k, `"`) == t {
+					keys[i] = hiddenText
+				}
+			}
+			path = strings.Join(keys, ".")
+		}
+	}
+	return path
+}
+
 // literals finds texts under fields marked @secret() that are not references: a secret stays out of the repo.
-func (x *secrets) literals(service string, v cue.Value, n *layer.Node) []Problem {
+func (x *secrets) literals(service string, v cue.Value, n *layer.Node, schema func(path []string) cue.Value) []Problem {
 	if !x.marks {
 		return nil
 	}
@@ -186,7 +258,7 @@ func (x *secrets) literals(service string, v cue.Value, n *layer.Node) []Problem
 				return
 			}
 			p := Problem{
-				Severity: SeverityError, Service: service, Path: layer.PathText(path), SchemaAt: positions(v.Pos()),
+				Severity: SeverityError, Service: service, Path: layer.PathText(path), SchemaAt: positions(schema(path).Pos()),
 				Message: "a secret stays out of the repo: give the absolute path where the host has it",
 			}
 			if at := n.At(path); at != nil {

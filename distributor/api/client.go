@@ -15,6 +15,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/muster-config/muster/distributor/manifest"
@@ -26,6 +27,7 @@ const (
 	maxAnswer      = 128 << 20 // a list of all hosts
 	maxErrorAnswer = 64 << 10
 	maxToken       = 4 << 10
+	maxCA          = 4 << 20
 )
 
 // How long a request may take: answers are small, and a long poll is given its wait on top.
@@ -66,7 +68,7 @@ func NewClient(base string, opts ClientOptions) (*Client, error) {
 		t := http.DefaultTransport.(*http.Transport).Clone()
 		t.MaxIdleConnsPerHost = 4
 		if opts.CAFile != "" {
-			pem, err := os.ReadFile(opts.CAFile)
+			pem, err := readRegular(opts.CAFile, maxCA)
 			if err != nil {
 				return nil, fmt.Errorf("collector: read the CA file: %w", err)
 			}
@@ -99,16 +101,28 @@ func (c *Client) URL() string { return c.base }
 // Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
+// readRegular reads the beginning of a file. A named pipe nobody writes to does not hold it up: what is no regular file is refused.
+func readRegular(path string, limit int64) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, &usageError{path + " is not a regular file", "put a plain file, or a link to one, there"}
+	}
+	return io.ReadAll(io.LimitReader(f, limit))
+}
+
 func (c *Client) token() (string, error) {
 	if c.opts.TokenFile == "" {
 		return c.opts.Token, nil
 	}
-	f, err := os.Open(c.opts.TokenFile)
-	if err != nil {
-		return "", fmt.Errorf("collector: read the token file: %w", err)
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxToken+1))
+	data, err := readRegular(c.opts.TokenFile, maxToken+1)
 	if err != nil {
 		return "", fmt.Errorf("collector: read the token file: %w", err)
 	}

@@ -180,12 +180,12 @@ func (c *Collector) oneHost(ctx context.Context, who caller, name string) (*api.
 // said is the payload of a host's last signed report: as it waits to be written, or as it is stored; without a database, what is kept of it.
 func (c *Collector) said(ctx context.Context, k hostKey, kept *report.Report) (json.RawMessage, error) {
 	c.mu.RLock()
-	waiting := c.dirty.hosts[k]
+	waiting, trouble := c.dirty.hosts[k], c.dbErr
 	c.mu.RUnlock()
 	if waiting != nil {
 		return json.RawMessage(waiting.Payload), nil
 	}
-	if c.db != nil {
+	if c.db != nil && trouble == "" { // who looks must not wait in line for a database that is away
 		data, err := c.db.signed(ctx, k)
 		if err == nil && data != nil {
 			if e, err := manifest.ParseEnvelope(data); err == nil && sum(e.Digest()) == c.digestOf(k) {
@@ -251,21 +251,29 @@ func (c *Collector) listReleases(who caller) []api.Release {
 	defer c.mu.RUnlock()
 	list := []api.Release{}
 	for i := len(c.releases) - 1; i >= 0; i-- {
-		list = append(list, visible(c.releases[i].Release, who))
+		if r, ok := visible(c.releases[i].Release, who); ok {
+			list = append(list, r)
+		}
 	}
 	return list
 }
 
-// visible leaves out the cohorts that the caller may not see.
-func visible(r api.Release, who caller) api.Release {
+// visible leaves out the cohorts that the caller may not see. A release that has none that it may is not for it; one that only leaves its cohorts as they are is told by its numbers,
+// so that `muster wait COMMIT` finds it, and not by what somebody wrote for others.
+func visible(r api.Release, who caller) (api.Release, bool) {
+	touched := who.all()
 	cohorts := map[string]api.ReleaseCohort{}
 	for name, rc := range r.Cohorts {
 		if who.may(name) {
 			cohorts[name] = rc
+			touched = touched || rc.State != manifest.StateHolds
 		}
 	}
 	r.Cohorts = cohorts
-	return r
+	if !touched {
+		r.Subject, r.Author = "", manifest.Person{}
+	}
+	return r, len(cohorts) > 0 || who.all()
 }
 
 // Release is one release; an old one is read from the store.
@@ -299,7 +307,10 @@ func (c *Collector) oneRelease(ctx context.Context, who caller, epoch uint64) (*
 	default:
 		return nil, noRelease(epoch)
 	}
-	r = visible(r, who)
+	r, ok = visible(r, who)
+	if !ok {
+		return nil, noRelease(epoch)
+	}
 	return &r, nil
 }
 

@@ -293,6 +293,7 @@ func TestB099BoundedHistory(t *testing.T) {
 	a := r.agent("prod", "web-1")
 	for i := range 3 * maxBoots {
 		a.report.Boot, a.counter = fmt.Sprintf("boot-%d", i), 0
+		w.advance(time.Second)
 		a.runs(one).say()
 	}
 	if n := len(r.c.cohorts["prod"].hosts["web-1"].boots); n != maxBoots {

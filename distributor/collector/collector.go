@@ -37,7 +37,7 @@ const (
 type Deps struct {
 	Store   store.ReadStore
 	Keyring []byte  // where trust begins
-	Tokens  *Tokens // nil: anybody who reaches it may do everything, so it must listen on loopback only
+	Tokens  *Tokens // nil: anybody who reaches it may do everything, so it must listen on loopback only; read again from Config.TokensFile
 	Now     func() time.Time
 	Log     *slog.Logger // nil: silent
 }
@@ -46,7 +46,7 @@ type Deps struct {
 type Collector struct {
 	cfg    Config
 	store  store.ReadStore
-	tokens *Tokens
+	tokens atomic.Pointer[Tokens]
 	now    func() time.Time
 	log    *slog.Logger
 	db     storage // nil: nothing is remembered
@@ -62,38 +62,42 @@ type Collector struct {
 	flushNow  chan struct{} // wakes the writer
 	reread    chan struct{} // wakes the reader
 	relist    chan struct{} // wakes the reader of inventories
+	retoken   chan struct{} // wakes the reader of the tokens file
 	count     counts
 
+	staying  staying
+	logins   logins
 	bumps    atomic.Uint64     // how often a verdict may have changed
 	streamed sync.Mutex        // guards statuses
 	statuses map[string]shared // of event streams, by what they may see
 
-	mu       sync.RWMutex
-	trust    manifest.TrustState
-	cohorts  map[string]*cohort
-	fleet    *manifest.Policy     // of the newest release; nil before the first
-	fleetAt  uint64               // its epoch
-	roster   *roster              // who is expected where by name
-	lists    map[string]*hostList // the last good list of each inventory
-	retired  map[hostKey]retirement
-	shapes   *shapes
-	synced   uint64            // mark of what other collectors of this database wrote
-	releases []release         // ascending; at most maxReleases
-	newest   *manifest.Release // whole, of the last of them; never changed
-	seen     map[uint64]time.Time
-	digests  map[uint64]string            // of the payload that a release's number held first, as far back as seen
-	replaced map[uint64]bool              // releases whose number holds another one by now
-	older    map[uint64]map[string]string // statements of releases that are not remembered: epoch → cohort → payload digest
-	junk     map[string]store.Info        // release keys that hold no release of ours
-	hosts    int
-	lastRead time.Time // last complete reading of the store
-	started  time.Time
-	changed  chan struct{} // closed and renewed when a verdict may have changed; nil while nobody waits
-	waits    map[waitQuery]waitState
-	versions uint64
-	dirty    dirt
-	readErr  string // last trouble with the store, "" when it is well
-	dbErr    string // last trouble with the database
+	mu         sync.RWMutex
+	trust      manifest.TrustState
+	cohorts    map[string]*cohort
+	fleet      *manifest.Policy     // of the newest release; nil before the first
+	fleetAt    uint64               // its epoch
+	roster     *roster              // who is expected where by name
+	lists      map[string]*hostList // the last good list of each inventory
+	retired    map[hostKey]retirement
+	shapes     *shapes
+	synced     uint64            // mark of what other collectors of this database wrote
+	releases   []release         // ascending; at most maxReleases
+	newest     *manifest.Release // whole, of the last of them; never changed
+	seen       map[uint64]time.Time
+	digests    map[uint64]string            // of the payload that a release's number held first, as far back as seen
+	replaced   map[uint64]bool              // releases whose number holds another one by now
+	older      map[uint64]map[string]string // statements of releases that are not remembered: epoch → cohort → payload digest
+	junk       map[string]store.Info        // release keys that hold no release of ours
+	hosts      int
+	lastRead   time.Time // last complete reading of the store
+	headsAgain time.Time // when heads were last read for somebody who asked for what none of them names
+	started    time.Time
+	changed    chan struct{} // closed and renewed when a verdict may have changed; nil while nobody waits
+	waits      map[waitQuery]waitState
+	versions   uint64
+	dirty      dirt
+	readErr    string // last trouble with the store, "" when it is well
+	dbErr      string // last trouble with the database
 }
 
 // cohort is what is known of one cohort.
@@ -105,7 +109,9 @@ type cohort struct {
 	lastRead time.Time
 	problem  string                        // why the head in the store is not taken
 	variants map[string]*manifest.Variants // of the head's statements, by object digest
-	assigned map[uint64]time.Time          // epoch → when it was assigned
+	assigned map[uint64]time.Time          // epoch → when it was first assigned to any of its hosts
+	lately   map[string]bool               // digests of objects that former orders named
+	moves    []move                        // newest last
 	moved    chan struct{}                 // closed and renewed with each new head; nil while nobody waits
 }
 
@@ -119,13 +125,14 @@ func New(cfg Config, deps Deps) (*Collector, error) {
 		return nil, fmt.Errorf("keyring: %w", err)
 	}
 	c := &Collector{
-		cfg: cfg, store: deps.Store, tokens: deps.Tokens, now: deps.Now, log: deps.Log, repo: trust.Repo,
+		cfg: cfg, store: deps.Store, now: deps.Now, log: deps.Log, repo: trust.Repo,
 		parallel: make(chan struct{}, maxParallel), longPolls: make(chan struct{}, maxLongPolls), streams: make(chan struct{}, maxStreams),
 		objects: newCache(cacheBytes), ended: make(chan struct{}), flushNow: make(chan struct{}, 1), reread: make(chan struct{}, 1),
 		digests: map[uint64]string{}, replaced: map[uint64]bool{}, older: map[uint64]map[string]string{},
-		relist: make(chan struct{}, 1), roster: makeRoster(nil, nil), lists: map[string]*hostList{}, retired: map[hostKey]retirement{}, shapes: newShapes(),
+		relist: make(chan struct{}, 1), retoken: make(chan struct{}, 1), roster: makeRoster(nil, nil), lists: map[string]*hostList{}, retired: map[hostKey]retirement{}, shapes: newShapes(),
 		trust: trust, cohorts: map[string]*cohort{}, seen: map[uint64]time.Time{}, junk: map[string]store.Info{}, waits: map[waitQuery]waitState{},
 	}
+	c.tokens.Store(deps.Tokens)
 	if c.now == nil {
 		c.now = time.Now
 	}
@@ -167,6 +174,7 @@ func (c *Collector) Run(ctx context.Context) error {
 	work.Go(func() { c.followLists(ctx) })
 	work.Go(func() { c.followOthers(ctx) })
 	work.Go(func() { c.writeInventory(ctx) })
+	work.Go(func() { c.followTokens(ctx) })
 	work.Wait()
 	close(c.ended)
 	return c.Close()

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -135,9 +136,29 @@ func LoadConfig(path string) (Config, error) {
 	return c, nil
 }
 
+// ErrNotRegular is something else than a file where a file is wanted: a directory, a pipe, a device.
+var ErrNotRegular = errors.New("not a regular file")
+
+// OpenRegular opens a regular file for reading, or what a symbolic link to one leads to. A pipe that nobody writes to does not hold it up.
+func OpenRegular(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s: %w", path, ErrNotRegular)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
 // readYAML reads a file that holds one mapping.
 func readYAML[T any](path string, to *T, keys fields[T]) error {
-	f, err := os.Open(path)
+	f, err := OpenRegular(path)
 	if err != nil {
 		return fmt.Errorf("read configuration: %w", err)
 	}

@@ -163,7 +163,7 @@ func (c *Collector) gather(work *dirt, alive time.Time) (*batch, map[hostKey]hos
 	}
 	rows := make(map[hostKey]hostRow, len(work.hosts))
 	for k := range work.hosts {
-		if h := c.cohorts[k.cohort].hosts[k.host]; h != nil && h.report != nil {
+		if h := c.cohorts[k.cohort].hosts[k.host]; h != nil && (h.report != nil || !h.pinned.IsZero()) {
 			rows[k] = h.row()
 		}
 	}
@@ -178,6 +178,9 @@ func (b *batch) fill(rows map[hostKey]hostRow, signed map[hostKey]*manifest.Enve
 			return err
 		}
 		r := hostRecord{hostKey: k, state: state, received: row.Received}
+		if row.Pinned.After(r.received) {
+			r.received = row.Pinned // a person's word is newer than what the former key said
+		}
 		if e := signed[k]; e != nil {
 			if r.signed, err = wire.Encode(e); err != nil {
 				return err

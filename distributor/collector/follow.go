@@ -120,6 +120,17 @@ func (c *Collector) readKeyrings(ctx context.Context) error {
 	return nil
 }
 
+// MayOrder says whether the newest keyring lets a key sign orders. An error is why there may be newer keyrings than those that it knows.
+func (c *Collector) MayOrder(ctx context.Context, keyID string) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	err := c.readKeyrings(ctx)
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	keys, kerr := c.trust.Keys()
+	return kerr == nil && slices.Contains(keys.Roles.Rollout, keyID), errors.Join(err, kerr)
+}
+
 // readReleases takes what was released since. Junk under a release's key is remembered, so that it is read once and hides no later release.
 func (c *Collector) readReleases(ctx context.Context) error {
 	c.mu.RLock()

@@ -125,6 +125,9 @@ func (c *Collector) getObject(w http.ResponseWriter, r *http.Request, who caller
 	if strings.HasPrefix(key, manifest.PrefixReleases) && !who.person {
 		return refuse(http.StatusForbidden, "", "releases need the token of a person")
 	}
+	if err := c.mayRead(r.Context(), who, key); err != nil {
+		return err
+	}
 	data, size, err := c.Object(r.Context(), key)
 	if err != nil {
 		return err

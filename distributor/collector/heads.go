@@ -118,6 +118,8 @@ func (c *Collector) accept(name string, co *cohort, data []byte, now time.Time, 
 			delete(co.assigned, epoch)
 		}
 	}
+	co.note(view, now)
+	co.keepLately()
 	c.trust = next
 	c.dirty.trust = true
 	co.view, co.raw = view, bytes.Clone(data)

@@ -149,20 +149,28 @@ func (c *Collector) unretire(k hostKey, _, _ string) error {
 // acceptable says why there is nothing to accept of a host. Under c.mu.
 func (c *Collector) acceptable(k hostKey) error {
 	co := c.cohorts[k.cohort]
-	if co == nil || co.hosts[k.host] == nil || co.hosts[k.host].foreignKey == nil {
+	if co == nil || co.hosts[k.host] == nil || co.hosts[k.host].foreignKey == nil && co.hosts[k.host].older.IsZero() {
 		return refuse(http.StatusConflict, "", "host %s of cohort %s: no agent with another identity key spoke; there is nothing to accept", k.host, k.cohort)
 	}
 	return nil
 }
 
-// accepted pins the key that spoke last as a stranger's: the host was installed anew. Its next report counts; what the former key said does not any more. Under c.mu.
+// accepted pins the key that spoke last as a stranger's: the host was installed anew. Its next report counts; what the former key said does not any more. Or it lets in what was
+// refused because the host's clock had been ahead before. Under c.mu.
 func (c *Collector) accepted(k hostKey, by, _ string) error {
 	co := c.cohorts[k.cohort]
 	h := co.hosts[k.host]
+	if !h.older.IsZero() && (h.foreignKey == nil || h.quiet(h.foreign, c.now())) {
+		c.log.Info("a start of the agent accepted, and those after it, though others said a later time", "cohort", k.cohort, "host", k.host, "time", h.older.UTC(), "by", by)
+		h.acceptOlder()
+		h.pinned = c.now().UTC()
+		c.dirty.host(k.cohort, k.host, nil)
+		return nil
+	}
 	c.log.Info("identity key accepted", "cohort", k.cohort, "host", k.host, "key", hex.EncodeToString(h.foreignKey[:4]), "before", hex.EncodeToString(h.key[:4]), "by", by)
 	c.shapes.drop(h.report)
-	co.hosts[k.host] = &host{name: h.name, key: h.foreignKey, listed: h.listed}
-	c.dirty.lost(k) // it is stored again with its first report
+	co.hosts[k.host] = &host{name: h.name, key: h.foreignKey, listed: h.listed, pinned: c.now().UTC()}
+	c.dirty.host(k.cohort, k.host, nil)
 	return nil
 }
 

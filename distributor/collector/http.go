@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"mime"
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/muster-config/muster/distributor/api"
@@ -24,6 +26,9 @@ const (
 	shutdown    = 4 * time.Second
 	maxHeader   = 16 << 10
 )
+
+// sameOrigin tells what a browser sends for a page of another site. What no browser sends passes.
+var sameOrigin http.CrossOriginProtection
 
 // need is what a path asks of its caller.
 type need int
@@ -80,8 +85,15 @@ func (c *Collector) wrap(n need, h func(w http.ResponseWriter, r *http.Request, 
 
 func (c *Collector) guard(w http.ResponseWriter, r *http.Request, n need, h func(w http.ResponseWriter, r *http.Request, who caller) error) error {
 	// Without tokens the address protects: a page in a browser on this machine must not be led here under another name.
-	if c.tokens == nil && !loopbackHost(hostOnly(r.Host)) {
+	if c.tokens.Load() == nil && !loopbackHost(hostOnly(r.Host)) {
 		return refuse(http.StatusForbidden, "use 127.0.0.1, or set tokens_file", "without tokens only this machine is answered, by its loopback address")
+	}
+	// Nor may a page of another site have a browser send what changes something, whoever is signed in or needs no token.
+	if err := sameOrigin.Check(r); err != nil {
+		return refuse(http.StatusForbidden, "use the muster command, or the collector's own page", "a page of another site sent this: %w", err)
+	}
+	if err := checkContentType(r); err != nil {
+		return err
 	}
 	if r.Header.Get("Content-Encoding") != "" {
 		return refuse(http.StatusBadRequest, "send it plain", "compressed bodies are not read")
@@ -112,7 +124,28 @@ func (c *Collector) guard(w http.ResponseWriter, r *http.Request, n need, h func
 	case n == anOperator && !who.hand:
 		return refuse(http.StatusForbidden, "", "this needs the token of a person with the role %s", RoleOperator)
 	}
-	return h(w, r, who)
+	if waits(r) {
+		var done func()
+		r, done = c.stays(r, who)
+		defer done()
+	}
+	err := h(w, r, who)
+	if err != nil && errors.Is(context.Cause(r.Context()), errRevoked) {
+		return refuse(http.StatusUnauthorized, "send a token that the collector's tokens_file has", "%w", errRevoked)
+	}
+	return err
+}
+
+// checkContentType demands of what changes something through the API that it says that it is JSON: a form of a page of another site cannot say so, whatever else its browser leaves out.
+func checkContentType(r *http.Request) error {
+	if r.Method == http.MethodGet || r.Method == http.MethodHead || !strings.HasPrefix(r.URL.Path, "/v1/") {
+		return nil
+	}
+	said := r.Header.Get("Content-Type")
+	if kind, _, err := mime.ParseMediaType(said); err == nil && kind == "application/json" {
+		return nil
+	}
+	return refuse(http.StatusUnsupportedMediaType, "send the header Content-Type: application/json", "the body is said to be %.80q, and only application/json is read", said)
 }
 
 // waits says whether a request may stay for long.
@@ -154,7 +187,7 @@ func (c *Collector) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	switch status {
 	case http.StatusServiceUnavailable, http.StatusBadGateway:
 		body.Code = 5
-	case http.StatusBadRequest:
+	case http.StatusBadRequest, http.StatusUnsupportedMediaType:
 		body.Code = 2
 	case http.StatusInternalServerError:
 		body.Code = 7

@@ -95,6 +95,7 @@ func TestB100OddPosts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			req.Header.Set("Content-Type", "application/json")
 			if tt.header != "" {
 				req.Header.Set("Content-Encoding", tt.header)
 			}
@@ -234,8 +235,8 @@ func TestTokens(t *testing.T) {
 	w.cohort("prod-eu", "eu-1")
 	w.cohort("prod-us", "us-1")
 	path := filepath.Join(t.TempDir(), "tokens.yaml")
-	text := fmt.Sprintf("agents:\n- {sha256: %s, cohorts: [prod-eu]}\npeople:\n- {name: ana, sha256: %s, role: viewer, cohorts: [\"prod-*\"]}\n- {name: ben, sha256: %s, role: operator, cohorts: [prod-us]}\n",
-		tokenSum("agent-eu"), tokenSum("ana's"), tokenSum("ben's"))
+	text := fmt.Sprintf("agents:\n- {sha256: %s, cohorts: [prod-eu]}\npeople:\n- {name: ana, sha256: %s, role: viewer, cohorts: [\"prod-*\"]}\n- {name: ben, sha256: %s, role: operator, cohorts: [prod-us]}\n- {name: eve, sha256: %s, role: viewer, cohorts: [\"*\"]}\n",
+		tokenSum("agent-eu"), tokenSum("ana's"), tokenSum("ben's"), tokenSum("eve's"))
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -244,8 +245,8 @@ func TestTokens(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := newRig(t, w, tokens)
-	bundleKey := manifest.KeyBundle(digest("bundle"))
-	w.put(bundleKey, []byte("bundle"))
+	bundleKey := manifest.KeyBundle(digest("bundle prod-eu1")) // what the first release makes for prod-eu
+	w.put(bundleKey, []byte("bundle prod-eu1"))
 	one := w.publish("prod-eu", "prod-us")
 	w.assign("prod-eu", one)
 	w.assign("prod-us", one)
@@ -279,7 +280,8 @@ func TestTokens(t *testing.T) {
 		"agent reads another head":             {head(eu, "prod-us"), api.ErrDenied},
 		"agent reads objects":                  {object(eu, bundleKey), nil},
 		"agent reads a release":                {object(eu, manifest.KeyRelease(one)), api.ErrDenied},
-		"viewer reads a release":               {object(ana, manifest.KeyRelease(one)), nil},
+		"viewer reads a release":               {object(ana, manifest.KeyRelease(one)), api.ErrDenied},
+		"viewer of all reads a release":        {object(r.as("eve's"), manifest.KeyRelease(one)), nil},
 		"viewer waits for all":                 {second(ana.Wait(ctx, one, api.WaitQuery{})), nil},
 		"operator waits for all":               {second(ben.Wait(ctx, one, api.WaitQuery{})), api.ErrDenied},
 		"operator waits for a cohort":          {second(ben.Wait(ctx, one, api.WaitQuery{Cohort: "prod-us"})), nil},

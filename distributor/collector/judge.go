@@ -19,6 +19,9 @@ func (c *Collector) input(cohortName, name string, co *cohort, h *host, now time
 		labels = h.report.Labels
 	}
 	in.Expected, in.ExpectedIn, in.Mismatch = c.expected(cohortName, name, labels)
+	if in.Expected {
+		in.AlsoIn = c.roster.homes(name, cohortName)
+	}
 	last := c.lastRead
 	if co != nil {
 		in.View, in.ViewProblem = co.view, cmp.Or(co.problem, c.readErr)
@@ -53,7 +56,9 @@ func (c *Collector) input(cohortName, name string, co *cohort, h *host, now time
 	}
 	if in.View != nil && h.report != nil {
 		if res, err := manifest.Resolve(in.View, manifest.Host{Name: name, Labels: h.report.Labels}, now); err == nil {
-			in.Released = co.assigned[res.Epoch()]
+			if !h.report.Confirmed || h.report.Running != res.Epoch() { // else nobody asks, and it costs something
+				in.Released = co.toldAt(res.Epoch(), name)
+			}
 			if res.Variants != nil {
 				in.Variants = co.variants[res.Variants.Object]
 			}
@@ -110,8 +115,8 @@ func (c *Collector) expected(cohort, host string, labels map[string]string) (yes
 	if c.roster.has(cohort, host) {
 		return true, "", ""
 	}
-	if home := c.roster.home[host]; home != "" {
-		return false, home, ""
+	if homes := c.roster.homes(host, cohort); homes != "" {
+		return false, homes, ""
 	}
 	p, ok := c.fleet.Cohorts[cohort]
 	switch {

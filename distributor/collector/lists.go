@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -32,6 +31,8 @@ const (
 	listsEvery  = 30 * time.Second
 	httpTimeout = 20 * time.Second
 	maxSource   = 256 << 20 // a stored tree
+
+	maxRedirects = 5
 )
 
 // Source is one entry of `inventory` in collector.yaml: where the names of a cohort's hosts come from.
@@ -128,7 +129,7 @@ func (c *Collector) fetchList(ctx context.Context, s Source) ([]inventory.Host, 
 }
 
 func readFile(path string, limit int64) ([]byte, error) {
-	f, err := os.Open(path)
+	f, err := OpenRegular(path)
 	if err != nil {
 		return nil, err
 	}
@@ -144,8 +145,16 @@ func readBounded(r io.Reader, limit int64) ([]byte, error) {
 	return data, err
 }
 
-// listClient asks http_sd servers. It follows no redirect to another scheme, and keeps nothing open for long.
-var listClient = &http.Client{Timeout: httpTimeout}
+// listClient asks http_sd servers. It follows a few redirects, none of them out of TLS.
+var listClient = &http.Client{Timeout: httpTimeout, CheckRedirect: func(req *http.Request, via []*http.Request) error {
+	switch {
+	case len(via) >= maxRedirects:
+		return fmt.Errorf("more than %d redirects", maxRedirects)
+	case req.URL.Scheme != "https" && req.URL.Scheme != via[len(via)-1].URL.Scheme:
+		return fmt.Errorf("a redirect from %s to %s is not followed", via[len(via)-1].URL.Scheme, req.URL.Scheme)
+	}
+	return nil
+}}
 
 func fetch(ctx context.Context, url string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -185,6 +194,9 @@ func (c *Collector) takeList(s Source, hosts []inventory.Host, version string, e
 			c.log.Warn("inventory: the last good list stays in force", "source", name, "err", problem, "hosts", len(l.hosts))
 			l.problem = problem
 			c.bump()
+		}
+		if err == nil {
+			l.version = version // it was read well, and reading it again gives the same
 		}
 		return
 	}

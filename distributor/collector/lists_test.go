@@ -1,6 +1,7 @@
 package collector
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -297,6 +298,11 @@ func TestB091RetireAndAccept(t *testing.T) {
 	if err := change(api.HostsAccept, api.HostsChange{Hosts: []string{"web-1"}, By: "ana"}); err != nil {
 		t.Fatal(err)
 	}
+	r.flush()
+	r.restart() // the word is kept, also before the key has spoken
+	r.read()
+	r.is("web-1", verdict.Missing, "")
+	anew.rig = r
 	if _, err := r.client.Report(t.Context(), r.agent("prod", "web-1").runs(one).signed()); !errors.Is(err, api.ErrDenied) {
 		t.Errorf("a third key: %v", err)
 	}
@@ -336,3 +342,84 @@ func TestInventoryDocument(t *testing.T) {
 }
 
 type readOnly struct{ store.ReadStore }
+
+// A list in the tree that lost too much is read once, not at every look at the store, and again when a person says that the hosts are gone.
+func TestInventoryLossIsReadOnce(t *testing.T) {
+	w := newWorld(t)
+	w.cohort("prod", "web-1")
+	w.policy.Inventory = &manifest.Inventory{File: "fleet/hosts.csv"}
+	tree := func(hosts ...string) {
+		t.Helper()
+		text := "host,cohort\n"
+		for _, h := range hosts {
+			text += h + ",prod\n"
+		}
+		packed, err := bundle.PackTree([]bundle.File{{Path: "fleet/hosts.csv", Data: []byte(text), Mode: 0o644}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.source = packed
+		w.assign("prod", w.publish("prod"))
+	}
+	tree("a", "b", "c")
+	r := newRig(t, w, nil)
+	counted := &countingReads{ReadStore: w.store}
+	r.c.store = counted
+	r.read()
+	tree("a")
+	for range 3 {
+		r.read()
+	}
+	if n := counted.sources; n != 2 {
+		t.Errorf("trees are read %d times, not once each", n)
+	}
+	expected := func() int { return len(r.c.Inventory().Cohorts["prod"].Hosts) }
+	if n := expected(); n != 4 {
+		t.Errorf("%d hosts", n)
+	}
+	if _, err := r.client.ChangeHosts(t.Context(), api.HostsRetire, api.HostsChange{Hosts: []string{"b", "c"}, By: "ana"}); err != nil {
+		t.Fatal(err)
+	}
+	r.read()
+	if n := expected(); n != 2 || counted.sources != 3 {
+		t.Errorf("%d hosts, %d reads", n, counted.sources)
+	}
+}
+
+type countingReads struct {
+	store.ReadStore
+	sources int
+}
+
+func (c *countingReads) Get(ctx context.Context, key string, limit int64) (store.Object, error) {
+	if strings.HasPrefix(key, manifest.PrefixSources) {
+		c.sources++
+	}
+	return c.ReadStore.Get(ctx, key, limit)
+}
+
+// A list over TLS is not fetched without it because a server says so, and no chain of redirects is without end.
+func TestInventoryRedirects(t *testing.T) {
+	plain := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/loop" {
+			http.Redirect(w, r, "/loop", http.StatusFound)
+			return
+		}
+		fmt.Fprint(w, `[{"targets": ["a"]}]`)
+	}))
+	defer plain.Close()
+	secure := httptest.NewTLSServer(http.RedirectHandler(plain.URL+"/list", http.StatusFound))
+	defer secure.Close()
+	before := listClient.Transport
+	listClient.Transport = secure.Client().Transport
+	defer func() { listClient.Transport = before }()
+	if data, err := fetch(t.Context(), plain.URL+"/list"); err != nil || len(data) == 0 {
+		t.Errorf("%s, %v", data, err)
+	}
+	for url, want := range map[string]string{secure.URL: "a redirect from https to http is not followed", plain.URL + "/loop": "more than 5 redirects"} {
+		if _, err := fetch(t.Context(), url); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", url, err, want)
+		}
+	}
+	secure.Client().CloseIdleConnections()
+}

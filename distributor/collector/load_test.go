@@ -54,6 +54,7 @@ func post(b *testing.B, c *Collector, agents []*agent, item func(*agent) api.Rep
 	b.ResetTimer()
 	for _, body := range bodies {
 		req := httptest.NewRequest(http.MethodPost, "http://127.0.0.1"+api.PathReports, bytes.NewReader(body))
+		req.Header.Set("Content-Type", "application/json")
 		rec := httptest.NewRecorder()
 		handler.ServeHTTP(rec, req)
 		if rec.Code != http.StatusOK || bytes.Contains(rec.Body.Bytes(), []byte(`"accepted":false`)) {
@@ -96,7 +97,9 @@ func FuzzPostReports(f *testing.F) {
 	handler := c.Handler()
 	f.Fuzz(func(t *testing.T, data []byte) {
 		rec := httptest.NewRecorder()
-		handler.ServeHTTP(rec, httptest.NewRequest(http.MethodPost, "http://127.0.0.1"+api.PathReports, bytes.NewReader(data)))
+		req := httptest.NewRequest(http.MethodPost, "http://127.0.0.1"+api.PathReports, bytes.NewReader(data))
+		req.Header.Set("Content-Type", "application/json")
+		handler.ServeHTTP(rec, req)
 		if rec.Code != 200 && rec.Code != 400 && rec.Code != 403 && rec.Code != 413 {
 			t.Errorf("%d %s", rec.Code, rec.Body)
 		}

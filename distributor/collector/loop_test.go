@@ -27,6 +27,7 @@ type fleet struct {
 	most     atomic.Int64
 	fail     func(host string, epoch uint64) bool // goes back
 	mute     func(host string, epoch uint64) bool // falls silent as soon as it took the epoch
+	slow     time.Duration                        // that a host takes more to apply
 	hosts    []*agent
 	leave    context.CancelFunc // ends the hosts
 	trust    manifest.TrustState
@@ -123,7 +124,7 @@ func (f *fleet) host(ctx context.Context, a *agent, r *rand.Rand) {
 			if before > 0 {
 				f.enter(1)
 			}
-			if !pause(time.Second + time.Duration(r.Int64N(int64(4*time.Second)))) {
+			if !pause(f.slow + time.Second + time.Duration(r.Int64N(int64(4*time.Second)))) {
 				return
 			}
 			if before > 0 {
@@ -226,7 +227,7 @@ func TestRolloutInFlight(t *testing.T) {
 		issued := f.head0().Manifest.Issued
 		time.Sleep(150 * time.Minute)
 		h := f.head0()
-		if age := time.Since(h.Manifest.Issued); age > rollout.RefreshEvery+time.Minute || !h.Manifest.Issued.After(issued.Add(time.Hour)) || h.Manifest.FreshUntil.Sub(time.Now()) < 22*time.Hour {
+		if age := time.Since(h.Manifest.Issued); age > rollout.RefreshEvery+time.Minute || !h.Manifest.Issued.After(issued.Add(time.Hour)) || time.Until(h.Manifest.FreshUntil) < 22*time.Hour {
 			t.Errorf("issued %s ago", age)
 		}
 		if r := h.Manifest.Rollout; r.Target != two || h.Manifest.Serial > 60 {
@@ -323,6 +324,35 @@ func TestRolloutNeedsSight(t *testing.T) {
 		time.Sleep(30 * time.Minute)
 		if r := f.rollout(); r.Target != one {
 			t.Errorf("an empty collector is not all well: %+v", r)
+		}
+	})
+}
+
+// A rollout that takes long is no trouble: each host has its time from when it was told, and nobody is said to lag who was told just now.
+func TestRolloutSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 40
+		f := newFleet(t, n)
+		f.slow = time.Minute
+		one := f.publish("prod")
+		ctx, cancel := context.WithCancel(context.Background())
+		defer func() { cancel(); f.wg.Wait() }()
+		f.run(ctx)
+		f.wg.Go(func() { _ = f.controller("one").Run(ctx) })
+		f.until("the first release everywhere", 10*time.Minute, func() bool { return f.confirmed(one) == n && f.rollout().Phase == manifest.PhaseDone })
+		two := f.publish("prod")
+		begin := time.Now()
+		f.until("the second release everywhere", time.Hour, func() bool {
+			if late, _ := f.c.Hosts(ctx, "prod", string(verdict.Lagging)); len(late) > 0 {
+				t.Fatalf("%s: %s", late[0].Host, late[0].Why)
+			}
+			if why := f.rollout().Why; strings.Contains(why, "waits") {
+				t.Fatal(why)
+			}
+			return f.confirmed(two) == n
+		})
+		if took := time.Since(begin); took < 2*verdict.LagAfter {
+			t.Errorf("it took %s: too short to show anything", took)
 		}
 	})
 }

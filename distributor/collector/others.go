@@ -81,11 +81,21 @@ func (c *Collector) sync(ctx context.Context) error {
 func (c *Collector) adopt(k kept) bool {
 	co := c.cohortOf(k.cohort)
 	h := co.hosts[k.hostKey.host]
-	if h == nil {
-		k.host.report = c.shapes.share(k.host.report)
+	if h == nil || k.pinned.After(h.pinned) { // a key that a person accepted there is the host's own here too
+		if k.host.report != nil {
+			k.host.report = c.shapes.share(k.host.report)
+		}
+		if h == nil {
+			c.hosts++
+		} else {
+			c.shapes.drop(h.report)
+			k.host.listed = k.host.listed || h.listed
+		}
 		co.hosts[k.hostKey.host] = k.host
-		c.hosts++
 		return true
+	}
+	if k.host.report == nil || h.pinned.After(k.pinned) {
+		return false // what the former key said does not come back
 	}
 	changed := false
 	speaking, theirs := h.boots, k.boots[k.current]
@@ -105,8 +115,10 @@ func (c *Collector) adopt(k kept) bool {
 		switch {
 		case at < 0 && len(boots) < maxBoots:
 			boots = append(boots, b)
+		case at < 0:
+			h.raise(b.At)
 		case at >= 0 && b.Counter > boots[at].Counter:
-			boots[at].Counter, boots[at].Heard, boots[at].Running = b.Counter, b.Heard, b.Running
+			boots[at].Counter, boots[at].Heard, boots[at].Running, boots[at].At = b.Counter, b.Heard, b.Running, later(b.At, boots[at].At)
 		}
 	}
 	if newer {
@@ -132,5 +144,13 @@ func (c *Collector) adopt(k kept) bool {
 		h.silentFrom = k.silentFrom
 	}
 	h.listed = h.listed || k.listed
+	h.raise(k.floor)
 	return changed
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }

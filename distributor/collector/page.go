@@ -61,7 +61,7 @@ func render(w http.ResponseWriter, status int, name string, f *frame) error {
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Content-Security-Policy", policyCSP)
-	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Referrer-Policy", "same-origin") // not no-referrer: the origin of the page's own forms would be null
 	h.Set("X-Frame-Options", "DENY")
 	w.WriteHeader(status)
 	send(w, b.Bytes())

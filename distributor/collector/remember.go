@@ -26,7 +26,9 @@ func (c *Collector) load(ctx context.Context) error {
 			c.log.Warn("a remembered host is dropped", "cohort", r.cohort, "host", r.host, "err", err)
 			return nil
 		}
-		h.report = c.shapes.share(h.report)
+		if h.report != nil {
+			h.report = c.shapes.share(h.report)
+		}
 		hosts = append(hosts, &kept{r.hostKey, h})
 		return nil
 	})
@@ -124,7 +126,10 @@ func restore(r hostRecord) (*host, error) {
 	}
 	h := &host{
 		name: r.host, key: row.Key, boots: row.Boots, current: row.Current, received: row.Received, skew: time.Duration(row.SkewS * float64(time.Second)),
-		silentFrom: row.SilentFrom, conflict: row.Conflict, foreign: row.Foreign, foreignKey: row.ForeignKey, listed: row.Listed,
+		silentFrom: row.SilentFrom, conflict: row.Conflict, foreign: row.Foreign, foreignKey: row.ForeignKey, listed: row.Listed, pinned: row.Pinned, floor: row.Floor,
+	}
+	if len(row.Boots) == 0 && !row.Pinned.IsZero() {
+		return h, nil // a key was accepted, and has not spoken since: the report beside it is the former one's
 	}
 	if len(row.Boots) == 0 || row.Current < 0 || row.Current >= len(row.Boots) {
 		return nil, errors.New("state: no boot")

@@ -160,6 +160,10 @@ func (c *Collector) apply(s *said) (result, error) {
 		if got = h.take(s.report, s.envelope.Digest(), now); got.accepted {
 			h.report = c.shapes.swap(before, h.report)
 		}
+		if got.older && now.Sub(h.said) >= olderAgain {
+			h.said = now
+			c.log.Warn("a report is refused as one that is sent again", "cohort", s.cohort, "host", s.host, "err", got.refused)
+		}
 	}
 	if got.accepted || got.changed {
 		var env *manifest.Envelope

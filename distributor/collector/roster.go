@@ -13,12 +13,13 @@ import (
 type roster struct {
 	hosts  map[string]map[string]map[string]string // cohort → host → labels of the lists; shared, read only
 	home   map[string]string                       // host → the first cohort that has it
+	also   map[string][]string                     // host → the others that have it; only hosts that have some
 	listed map[string]bool                         // cohorts whose hosts are named: another one is out of place there
 }
 
 // makeRoster brings the fleet's own lists and those of all sources together. Whoever stands in one of them is expected; `match` chooses among the rows of an inventory.
 func makeRoster(p *manifest.Policy, lists []*hostList) *roster {
-	r := &roster{hosts: map[string]map[string]map[string]string{}, home: map[string]string{}, listed: map[string]bool{}}
+	r := &roster{hosts: map[string]map[string]map[string]string{}, home: map[string]string{}, also: map[string][]string{}, listed: map[string]bool{}}
 	if p == nil {
 		return r
 	}
@@ -46,8 +47,11 @@ func makeRoster(p *manifest.Policy, lists []*hostList) *roster {
 		if len(labels) > 0 || r.hosts[cohort][host] == nil {
 			r.hosts[cohort][host] = labelsOf(labels)
 		}
-		if r.home[host] == "" {
+		switch home := r.home[host]; {
+		case home == "":
 			r.home[host] = cohort
+		case home != cohort && !slices.Contains(r.also[host], cohort):
+			r.also[host] = append(r.also[host], cohort)
 		}
 		r.listed[cohort] = true
 	}
@@ -69,6 +73,21 @@ func makeRoster(p *manifest.Policy, lists []*hostList) *roster {
 		}
 	}
 	return r
+}
+
+// homes are the cohorts that have a host, but for one, for a sentence; "" if no other has.
+func (r *roster) homes(host, but string) string {
+	list := r.also[host]
+	if home := r.home[host]; home != "" && home != but {
+		list = append([]string{home}, list...)
+	}
+	if slices.Contains(list, but) {
+		list = slices.DeleteFunc(slices.Clone(list), func(c string) bool { return c == but })
+	}
+	if len(list) < 2 {
+		return strings.Join(list, "")
+	}
+	return strings.Join(list[:len(list)-1], ", ") + " and " + list[len(list)-1]
 }
 
 func (r *roster) has(cohort, host string) bool {

@@ -1,6 +1,7 @@
 package collector
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
 	"net/http/httptest"
@@ -108,5 +109,74 @@ func TestCollectorsShareADatabase(t *testing.T) {
 	}
 	if _, err := Forget(t.Context(), Config{Database: "sqlite:///nowhere/at/all.db"}, "x"); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "database") {
 		t.Errorf("%v", err)
+	}
+}
+
+// A key that a person accepted at one collector is the host's own at every other, at once and for good: what the former key said, or says, does not bring that back.
+func TestAcceptedKeyEverywhere(t *testing.T) {
+	w := newWorld(t)
+	w.cohort("prod", "web-1")
+	one, two := pair(t, w)
+	epoch := w.publish("prod")
+	w.assign("prod", epoch)
+	one.read()
+	two.read()
+	sync := func(list ...*rig) {
+		t.Helper()
+		for _, r := range list {
+			r.flush()
+			if err := r.c.sync(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	tell := func(r *rig, a *agent, want bool) {
+		t.Helper()
+		res, err := r.c.Report(t.Context(), a.signed())
+		if err != nil || res.Accepted != want {
+			t.Fatalf("%+v, %v; want accepted %t", res, err, want)
+		}
+	}
+	old, anew := one.agent("prod", "web-1").runs(epoch), one.agent("prod", "web-1").runs(epoch)
+	anew.report.Boot = "boot-anew"
+	tell(one, old, true)
+	sync(one, two, one, two)
+	// What was said to one later than what the other wrote again stands.
+	old.report.Agent = "0.2.0"
+	tell(one, old, true)
+	tell(two, anew, false)
+	two.flush()
+	if err := one.c.sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if h := one.c.cohorts["prod"].hosts["web-1"]; h.boots[h.current].Counter != old.counter || h.report.Agent != "0.2.0" || h.foreignKey == nil {
+		t.Errorf("counter %d, want %d; agent %s; %x", h.boots[h.current].Counter, old.counter, h.report.Agent, h.foreignKey)
+	}
+	one.is("web-1", verdict.Duplicate, "another identity key")
+	// The row of the former key is written anew just before the word is given.
+	tell(two, anew, false)
+	two.flush()
+	if _, err := one.client.ChangeHosts(t.Context(), api.HostsAccept, api.HostsChange{Hosts: []string{"web-1"}, By: "ana"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := one.c.sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if h := one.c.cohorts["prod"].hosts["web-1"]; !bytes.Equal(h.key, anew.key.Public()) || h.report != nil {
+		t.Errorf("it is undone: %+v", h)
+	}
+	sync(one, two)
+	tell(two, old, false)
+	tell(two, anew, true)
+	sync(two, one)
+	tell(one, old, false)
+	tell(one, anew, true)
+	w.advance(time.Hour)
+	one.read()
+	two.read()
+	tell(two, anew, true)
+	sync(two, one)
+	for _, r := range []*rig{one, two} {
+		r.is("web-1", verdict.Confirmed, "")
 	}
 }

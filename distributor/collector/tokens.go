@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"path"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -158,12 +159,7 @@ var local = caller{agent: true, person: true, hand: true, cohorts: []string{"*"}
 // lookup finds whose token it is. Every entry is compared in the same time, so that a wrong token does not tell how near it was.
 func (t *Tokens) lookup(token string) (caller, bool) {
 	sum := sha256.Sum256([]byte(token))
-	return t.bySum(hex.EncodeToString(sum[:]))
-}
-
-// bySum finds whose token has that digest.
-func (t *Tokens) bySum(sum string) (caller, bool) {
-	got := []byte(sum)
+	got := []byte(hex.EncodeToString(sum[:]))
 	var found caller
 	ok := false
 	for _, a := range t.Agents {
@@ -173,25 +169,33 @@ func (t *Tokens) bySum(sum string) (caller, bool) {
 	}
 	for _, p := range t.People {
 		if subtle.ConstantTimeCompare(got, []byte(p.SHA256)) == 1 {
-			found, ok = caller{person: true, hand: p.Role == RoleOperator, name: p.Name, cohorts: p.Cohorts}, true
+			found, ok = p.caller(), true
 		}
 	}
 	return found, ok
 }
 
+func (p PersonToken) caller() caller {
+	return caller{person: true, hand: p.Role == RoleOperator, name: p.Name, cohorts: p.Cohorts}
+}
+
+// all says whether the caller may see every cohort, also one that nobody thought of yet.
+func (c caller) all() bool { return slices.Contains(c.cohorts, "*") }
+
 // identify finds out who sent a request: false if it is nobody that the collector knows.
 func (c *Collector) identify(r *http.Request) (caller, bool) {
-	if c.tokens == nil {
+	tokens := c.tokens.Load()
+	if tokens == nil {
 		return local, true
 	}
 	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if r.Header.Get("Authorization") == "" && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
-		return c.fromSession(r) // a browser
+		return c.fromSession(tokens, r) // a browser
 	}
 	if !ok || token == "" || len(token) > 4<<10 {
 		return caller{}, false
 	}
-	who, ok := c.tokens.lookup(token)
+	who, ok := tokens.lookup(token)
 	who.secure = r.TLS != nil || fromLoopback(r)
 	return who, ok
 }

@@ -91,7 +91,7 @@ func (c *Collector) green(ctx context.Context, who caller, epoch uint64, q api.W
 		return nil, err
 	}
 	all := len(rel.Cohorts)
-	*rel = visible(*rel, who)
+	*rel, _ = visible(*rel, who)
 	names := slices.Sorted(maps.Keys(rel.Cohorts))
 	_, known := rel.Cohorts[q.Cohort]
 	switch {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -286,5 +287,18 @@ func TestVerifyRelease(t *testing.T) {
 	}
 	if _, err := manifest.VerifyStatement(k, nil); !errors.Is(err, manifest.ErrSignature) {
 		t.Errorf("no statement: %v", err)
+	}
+}
+
+// TestNoPrecedence: a fleet without overlays has none, which is the default.
+func TestNoPrecedence(t *testing.T) {
+	r := fullRelease(t)
+	r.Policy.Precedence = []string{}
+	if err := r.Policy.Validate(); err != nil {
+		t.Error(err)
+	}
+	r.Policy.Precedence = slices.Repeat([]string{"env"}, 101)
+	if err := r.Policy.Validate(); err == nil {
+		t.Error("101 labels are taken")
 	}
 }

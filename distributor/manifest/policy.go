@@ -93,7 +93,7 @@ type GateCompare struct {
 // Validate checks the shape of a policy; what a person may write is checked where it is evaluated, with a place.
 func (p *Policy) Validate() error {
 	var c check
-	c.that(len(p.Precedence) > 0 && len(p.Precedence) <= 100, "precedence: not 1 to 100 labels")
+	c.that(len(p.Precedence) <= 100, "precedence: more than 100 labels")
 	for _, l := range p.Precedence {
 		for _, part := range strings.Split(l, "+") {
 			c.name("precedence", part)

@@ -45,7 +45,7 @@ type Report struct {
 	Key       []byte                     `json:"key"`                // identity public key
 	Agent     string                     `json:"agent"`              // version
 	Reads     int                        `json:"reads"`              // highest format `v` it reads
-	At        time.Time                  `json:"at"`                 // host clock; never used for order or freshness
+	At        time.Time                  `json:"at"`                 // host clock; never used for freshness, and for order only to know a start of the agent that is sent again after 32 others
 	Seen      string                     `json:"seen"`               // manifest.Mark of the newest verified head; "" before the first
 	Desired   uint64                     `json:"desired"`            // epoch that Resolve assigns
 	Attempted uint64                     `json:"attempted"`          // epoch last tried

@@ -104,7 +104,7 @@ func (s *step) due() bool {
 	return !s.now.Before(s.prev.Issued.Add(RefreshEvery)) || s.prev.Era < s.in.Era
 }
 
-// idle keeps what a done cohort's order says beside the release: the policy for the next one, and holds and freezes that have ended.
+// idle keeps what a done cohort's order says beside the release: the policy for the next one.
 func (s *step) idle() {
 	name := s.in.Release.Policy.Cohorts[s.in.Cohort].Rollout
 	if next, ok := s.in.Release.Policy.Rollouts[name]; ok && (name != s.prev.Rollout.PolicyName || !samePolicy(next, s.prev.Rollout.Policy)) {
@@ -183,7 +183,7 @@ func (s *step) count(seen Observed, told func(host string) uint64, target uint64
 		}
 		switch h.Verdict {
 		case verdict.Confirmed, verdict.NotRunning, verdict.Stale, verdict.Drifted, verdict.Overridden:
-			if h.Running != epoch {
+			if h.Running != epoch && (epoch == target || h.Verdict != verdict.Overridden) {
 				c.open++
 			}
 		case verdict.Observing:
@@ -214,8 +214,8 @@ func (s *step) move(seen Observed, running bool) {
 				return w.epoch
 			}
 		}
-		if running && len(waves) == 0 && rest == before {
-			return rest // everybody was told
+		if len(waves) == 0 && rest == before {
+			return rest // everybody was told; once enough have confirmed, that is over for the release, and not for those that are still at it
 		}
 		return 0
 	}

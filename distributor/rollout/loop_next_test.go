@@ -198,3 +198,66 @@ func TestNextProperty(t *testing.T) {
 		}
 	})
 }
+
+// A rollout may be over while some hosts still take its release: they count for the next one, which does not come on top of them.
+func TestNextCountsThoseOfTheOneBefore(t *testing.T) {
+	p := policy
+	p.MinReported = 0.9
+	v := standing(func(m *manifest.Manifest) { m.Rollout.Policy = p })
+	for _, test := range []struct {
+		still  int // of 100 hosts
+		as     verdict.Code
+		free   int
+		reason string
+	}{
+		{10, verdict.Applying, 0, "a tenth is on its way already"},
+		{4, verdict.Applying, 6, "those that are left"},
+		{4, verdict.Unknown, 6, "who is not known to have done with it is on its way"},
+		{10, verdict.Lagging, 10, "who does not get there waits for nothing but its turn"},
+		{10, verdict.RolledBack, 10, "nor who went back"},
+		{10, verdict.Overridden, 10, "nor who runs something else on purpose"},
+	} {
+		seen := judged(v.Mark(), 100, func(i int, h *rollout.Host) {
+			if i < test.still {
+				h.Verdict, h.Running = test.as, 6
+			}
+		})
+		m, changed, err := rollout.Next(p, next(v, 8), seen, now)
+		told := 0
+		for _, h := range seen.Hosts {
+			if changed && m.Assign[0].Below != "" && fmt.Sprintf("%016x", manifest.Point(m.Assign[0].Salt, h.Name)) < m.Assign[0].Below {
+				told++
+			}
+		}
+		if err != nil || changed != (test.free > 0) || told != test.free {
+			t.Errorf("%d %s: %d told, %v; want %d: %s", test.still, test.as, told, err, test.free, test.reason)
+		}
+	}
+}
+
+// A rollout that everybody was told of is over when as many confirm as the policy asks, and no sooner; one that lags counts as one that failed.
+func TestNextEnds(t *testing.T) {
+	p := policy
+	p.MinReported = 0.9
+	v := standing(func(m *manifest.Manifest) {
+		m.Rollout.Policy, m.Rollout.Phase, m.Rollout.Baseline = p, manifest.PhaseAdvancing, 6
+	})
+	for open, done := range map[int]bool{3: false, 2: true, 0: true} {
+		seen := judged(v.Mark(), 20, func(i int, h *rollout.Host) {
+			if i < open {
+				h.Verdict, h.Running = verdict.Applying, 6
+			}
+		})
+		if m, changed, err := rollout.Next(p, next(v, 7), seen, now); err != nil || changed && (m.Rollout.Phase == manifest.PhaseDone) != done || !changed && done {
+			t.Errorf("%d of 20 open: %t, %+v, %v", open, changed, m.Rollout, err)
+		}
+	}
+	seen := judged(v.Mark(), 20, func(i int, h *rollout.Host) {
+		if i == 5 {
+			h.Verdict, h.Running = verdict.Lagging, 6
+		}
+	})
+	if m, changed, err := rollout.Next(p, next(v, 7), seen, now); err != nil || !changed || !strings.Contains(m.Rollout.Why, "epoch 7 waits") || !strings.Contains(m.Rollout.Why, "h-5 lagging") {
+		t.Errorf("%t, %+v, %v", changed, m.Rollout, err)
+	}
+}

@@ -59,6 +59,9 @@ func Of(in Input) Verdict {
 		return say(Duplicate, "%s", duplicates(in))
 	}
 	if r == nil {
+		if in.AlsoIn != "" {
+			return say(Missing, "expected in cohort %s, and also in %s, but it has never reported here: each of them needs an agent of its own on it; start one, or take it out of hosts.list", in.Cohort, in.AlsoIn)
+		}
 		return say(Missing, "expected in cohort %s, but it has never reported: start muster-agent on it, or take it out of hosts.list", in.Cohort)
 	}
 
@@ -309,6 +312,9 @@ func endHold(until *time.Time) string {
 	return "who holds it has to end that, since this version has no command for it"
 }
 
+// maxSpeakers is how many of a host's agents a sentence names: those that spoke last.
+const maxSpeakers = 3
+
 func duplicates(in Input) string {
 	if in.Report != nil && !in.Accepted {
 		return fmt.Sprintf("an agent with another identity key speaks as %s; only the first key counts: stop the other agent, or give it a host name of its own; if the host was installed anew, `muster hosts accept %s` makes the new key count", in.Host, in.Host)
@@ -317,10 +323,14 @@ func duplicates(in Input) string {
 		return fmt.Sprintf("two agents speak as %s: give each a host name of its own", in.Host)
 	}
 	var who []string
-	for _, s := range in.Speakers {
+	recent := slices.SortedStableFunc(slices.Values(in.Speakers), func(a, b Speaker) int { return b.Received.Compare(a.Received) })
+	for _, s := range recent[:min(len(recent), maxSpeakers)] {
 		who = append(who, fmt.Sprintf("boot %s with epoch %d, heard %s ago", s.Boot, s.Running, rough(in.Now.Sub(s.Received))))
 	}
-	return fmt.Sprintf("%d agents speak as %s (%s): give each a host name of its own, and remove the agent's root directory from images before they are cloned", len(who), in.Host, strings.Join(who, "; "))
+	if more := len(recent) - len(who); more > 0 {
+		who = append(who, fmt.Sprintf("and %d more", more))
+	}
+	return fmt.Sprintf("%d agents speak as %s (%s): give each a host name of its own, and remove the agent's root directory from images before they are cloned", len(recent), in.Host, strings.Join(who, "; "))
 }
 
 func sorted[V any](m map[string]V) []string {

@@ -285,3 +285,16 @@ func TestCommandsExist(t *testing.T) {
 	none.View = nil
 	check(verdict.IsGreen(none).Why)
 }
+
+// However many agents speak as one host, the sentence names those that spoke last.
+func TestDuplicateNamesAFew(t *testing.T) {
+	in := confirmed()
+	in.Duplicate = true
+	for i := range 8 {
+		in.Speakers = append(in.Speakers, verdict.Speaker{Boot: fmt.Sprintf("b%d", i), Running: 7, Received: now.Add(-time.Duration(8-i) * time.Second)})
+	}
+	const want = "8 agents speak as web-1 (boot b7 with epoch 7, heard 1s ago; boot b6 with epoch 7, heard 2s ago; boot b5 with epoch 7, heard 3s ago; and 5 more)"
+	if got := verdict.Of(in); got.Code != verdict.Duplicate || !strings.Contains(got.Why, want) {
+		t.Errorf("%s: %s", got.Code, got.Why)
+	}
+}

@@ -43,7 +43,8 @@ type Input struct {
 	Host       string
 	Cohort     string
 	Expected   bool   // in the inventory of the cohort
-	ExpectedIn string // cohort that the inventory has it in, if another
+	ExpectedIn string // cohorts that the inventory has it in, if others
+	AlsoIn     string // cohorts that the inventory has it in beside this one
 	Retired    bool
 	RetiredWhy string         // why, if not by leaving the inventory
 	Mismatch   string         // why `match` does not choose it, if that is what makes it unexpected
@@ -54,7 +55,7 @@ type Input struct {
 	Poll       time.Duration  // the collector's own poll
 	Report     *report.Report // the last one; nil if never
 	Received   time.Time      // by the collector's clock
-	Released   time.Time      // when the assigned release was first assigned, by the collector's clock; lagging counts from here
+	Released   time.Time      // when this host was told to take the assigned release, by the collector's clock; lagging counts from here
 	Now        time.Time
 
 	// ViewProblem is why the head in the store could not be taken, "" if it could.

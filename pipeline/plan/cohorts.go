@@ -216,13 +216,17 @@ func (c *comparison) evidence() {
 	slices.SortStableFunc(c.Evidence, func(a, b Evidence) int { return strings.Compare(a.Service, b.Service) })
 }
 
-// variants notes hosts that begin or cease to have files of their own.
+// variants notes hosts that begin or cease to have files of their own: an overlay that comes to the same as its cohort makes none.
 func (c *comparison) variants() {
 	for _, p := range c.pairs {
 		if p.host == "" {
 			continue
 		}
-		before, after := c.base.units[p.cohort][p.service][p.host] != nil, c.head.units[p.cohort][p.service][p.host] != nil
+		own := func(x *sideIndex) bool {
+			units := x.units[p.cohort][p.service]
+			return units[p.host] != nil && pair{before: units[""], after: units[p.host]}.differs()
+		}
+		before, after := own(c.base), own(c.head)
 		v := Variant{Cohort: p.cohort, Host: p.host, Service: p.service, Kind: Added}
 		switch {
 		case before == after:

@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 
@@ -19,10 +20,9 @@ type Count struct {
 
 func (c Count) String() string {
 	var s string
-	switch {
-	case c.Min == c.Max:
+	if c.Min == c.Max {
 		s = count(c.Max, "host")
-	default:
+	} else {
 		s = number(c.Min) + " to " + count(c.Max, "host")
 	}
 	switch {
@@ -74,7 +74,7 @@ func (c *comparison) moved() []Setting {
 	for _, name := range slices.Sorted(maps.Keys(c.head.Policy.Cohorts)) {
 		was, ok := c.base.listed[name]
 		is := c.head.listed[name]
-		if !ok || len(c.base.Policy.Cohorts[name].Hosts.List) > 0 || len(c.head.Policy.Cohorts[name].Hosts.List) > 0 {
+		if !ok {
 			continue
 		}
 		before, after := map[string]bool{}, map[string]bool{}
@@ -85,10 +85,13 @@ func (c *comparison) moved() []Setting {
 			after[h.Name] = true
 		}
 		path := "inventory." + name
-		if gone := difference(before, after); len(gone) > 0 {
+		unlisted := func(hosts []string, side *sideIndex) []string {
+			return slices.DeleteFunc(hosts, func(h string) bool { return slices.Contains(side.Policy.Cohorts[name].Hosts.List, h) })
+		}
+		if gone := unlisted(difference(before, after), c.base); len(gone) > 0 {
 			out = append(out, Setting{Path: path, Kind: Removed, Before: quote(gone)})
 		}
-		if come := difference(after, before); len(come) > 0 {
+		if come := unlisted(difference(after, before), c.head); len(come) > 0 {
 			out = append(out, Setting{Path: path, Kind: Added, After: quote(come)})
 		}
 	}
@@ -112,12 +115,9 @@ func (x *sideIndex) inventory() (list []inventory.Host, note string) {
 	if x.Policy.Inventory == nil || x.Policy.Inventory.File == "" {
 		return nil, ""
 	}
-	name := x.Policy.Inventory.File
+	name := path.Clean(x.Policy.Inventory.File) // as evaluation reads it
 	data, ok := x.sources()[name]
 	if !ok {
-		data = x.Side.Inventory
-	}
-	if data == nil {
 		return nil, fmt.Sprintf("the inventory %s is not there: hosts are counted without it", name)
 	}
 	list, err := inventory.ParseCSV(data)
@@ -127,24 +127,20 @@ func (x *sideIndex) inventory() (list []inventory.Host, note string) {
 	return list, ""
 }
 
-// hostsOf takes the list, else the inventory's hosts of the cohort (those that match), else the expected number.
+// hostsOf takes those of the fleet's list and of the inventory's rows of the cohort (where the fleet matches, those that match), as the collector does; without
+// any, the expected number.
 func hostsOf(cohort string, policy manifest.HostsPolicy, list []inventory.Host) fleetHosts {
 	var named []manifest.Host
+	known := map[string]bool{}
 	for _, h := range list {
 		if h.Cohort == cohort && (len(policy.Match) == 0 || inventory.Matches(policy.Match, h.Labels)) {
 			named = append(named, manifest.Host{Name: h.Name, Labels: h.Labels})
+			known[h.Name] = true
 		}
 	}
-	if len(policy.List) > 0 {
-		known := map[string]manifest.Host{}
-		for _, h := range named {
-			known[h.Name] = h
-		}
-		named = nil
-		for _, name := range policy.List {
-			h := known[name]
-			h.Name = name
-			named = append(named, h)
+	for _, name := range policy.List {
+		if !known[name] {
+			named = append(named, manifest.Host{Name: name})
 		}
 	}
 	switch {

@@ -32,7 +32,11 @@ func (p Plan) Markdown(all string) string {
 	case !p.Changes:
 		title = "no changes"
 	}
-	fmt.Fprintf(&head, "### muster plan: %s\n\n**%s**\n\n%s against %s · digest <code>%s</code>\n", title, prose(p.Summary), code(p.Head.Name), code(p.Base.Name), p.Digest)
+	fmt.Fprintf(&head, "### muster plan: %s\n\n**%s**\n\n%s against %s", title, prose(p.Summary), code(p.Head.Name), code(p.Base.Name))
+	if p.Digest != "" {
+		fmt.Fprintf(&head, " · digest <code>%s</code>", p.Digest)
+	}
+	head.WriteByte('\n')
 	part := func(heading string, max int, blocks []string) {
 		if len(blocks) > 0 {
 			fmt.Fprintf(&head, "\n%s\n", heading)
@@ -40,7 +44,9 @@ func (p Plan) Markdown(all string) string {
 		}
 	}
 	part("#### Errors\n", maxErrors, p.mdProblems(eval.SeverityError))
-	part("| | cohort | |\n|---|---|---|", maxCohorts, p.mdCohorts())
+	if !p.Refused() { // else each would say the same
+		part("| | cohort | |\n|---|---|---|", maxCohorts, p.mdCohorts())
+	}
 	part("#### Notes\n", maxNotes, append(p.mdProblems(eval.SeverityWarning, eval.SeverityNotice), p.mdRemarks()...))
 
 	var left []string

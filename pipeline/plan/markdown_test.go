@@ -26,9 +26,9 @@ func TestMarkdown(t *testing.T) {
 
 | | cohort | |
 |---|---|---|
-| ~ | <code>prod-eu</code> | 120 hosts&#58; web; standard&#58; 3 waves&#58; 6 (5%, bake 10m), 30 (25%, bake 30m), 120 |
-| ~ | <code>prod-us</code> | 280 to 300 hosts&#58; web; careful&#58; 3 waves&#58; 14 to 15 (5%, bake 10m), after approval 70 to 75 (25%, bake 30m), 280 to 300 |
-| ~ | <code>staging</code> | 3 hosts&#58; checkout, web; standard&#58; 3 waves&#58; 1 (5%, bake 10m), 1 (25%, bake 30m), 3 |
+| ~ | <code>prod-eu</code> | 120 hosts&#58; web; standard&#58; 3 waves&#58; 6 hosts (5%, bake 10m), then 30 (25%, bake 30m), then all 120 |
+| ~ | <code>prod-us</code> | 280 to 300 hosts&#58; web; careful&#58; 3 waves&#58; 14 to 15 hosts (5%, bake 10m), then after approval 70 to 75 (25%, bake 30m), then all 280 to 300 |
+| ~ | <code>staging</code> | 3 hosts&#58; checkout, web; standard&#58; 3 waves&#58; 1 host (5%, bake 10m), then 1 (25%, bake 30m), then all 3 |
 
 <details><summary><code>checkout</code>: 1 value, 1 file</summary>
 

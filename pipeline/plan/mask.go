@@ -16,7 +16,8 @@ const secretText = "(secret)"
 // A rendered file is text, and what in it is secret must be found again: by the name before the value, as a user and password of a URL, and by the digests of the
 // secret values that the unit knows.
 var (
-	secretKey  = regexp.MustCompile(`(?i)(?:password|passwd|secret|token|private_?-?key|dsn|credential)[\w.-]*["']?(?:\s*[:=]>?\s*|\s+)(.+)$`)
+	secretName = regexp.MustCompile(`(?i)` + eval.SecretWords)
+	secretKey  = regexp.MustCompile(`(?i)(?:` + eval.SecretWords + `)[\w.-]*["']?(?:\s*[:=]>?\s*|\s+)(.+)$`)
 	secretURL  = regexp.MustCompile(`://[^/\s@]+@`)
 	blockBegin = regexp.MustCompile(`-----BEGIN [A-Z0-9 ]*-----`)
 	blockEnd   = regexp.MustCompile(`-----END [A-Z0-9 ]*-----`)
@@ -33,6 +34,9 @@ func newMask(units ...*eval.Unit) *mask {
 	for _, u := range units {
 		if u == nil {
 			continue
+		}
+		for _, sum := range u.Secrets { // what leaves do not tell: an item of a list, a line of a text
+			m.sums[sum] = true
 		}
 		for _, l := range u.Leaves {
 			for _, s := range append([]eval.Setting{l.Setting}, l.Shadows...) {

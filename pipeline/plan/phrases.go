@@ -15,8 +15,25 @@ func (v Variant) text() string {
 	return fmt.Sprintf("host %s of %s has files of its own", v.Host, v.Cohort)
 }
 
+// refusal says that nothing of head can be published, and why in one line: its errors are told beside it.
+func (p Plan) refusal() string {
+	errors := 0
+	for _, f := range p.Problems {
+		if f.Severity == eval.SeverityError {
+			errors++
+		}
+	}
+	what := p.Head.Name
+	if what == "work tree" {
+		what = "the work tree"
+	}
+	return fmt.Sprintf("%s does not validate, nothing of it can be published: %s", what, count(errors, "error"))
+}
+
+// valueWidth is how much of one value is shown beside another.
 const valueWidth = 120
 
+// shorten cuts a long value so that where it differs from the other one still shows.
 func shorten(s, other string) string {
 	r, o := []rune(s), []rune(other)
 	if len(r) <= valueWidth {
@@ -38,6 +55,7 @@ func shorten(s, other string) string {
 	return text
 }
 
+// setLines say where a value comes from, and where it came from if that tells more.
 func (v Value) setLines() []string {
 	var out []string
 	for _, s := range v.Set {
@@ -64,6 +82,7 @@ func (s Set) verb() string {
 	return "set at"
 }
 
+// place is file:line:col (layer), as far as they are known.
 func (s Set) place() string {
 	at := printable(s.At.String())
 	switch {
@@ -93,12 +112,14 @@ func (s Setting) text(path func(string) string) string {
 	return path(s.Path) + "  " + s.Before + " → " + s.After
 }
 
+// steers reports whether a rollout policy, or a cohort's choice of one, changes.
 func (p Plan) steers() bool {
 	return slices.ContainsFunc(p.Policy, func(s Setting) bool {
 		return strings.HasPrefix(s.Path, "rollouts.") || strings.HasSuffix(s.Path, ".rollout")
 	})
 }
 
+// text is what becomes of a cohort, in one line.
 func (c Cohort) text() string {
 	steps := ""
 	if len(c.Waves) > 0 {
@@ -123,20 +144,30 @@ func (c Cohort) text() string {
 	return hosts + ": " + names(c.Services, 6) + steps
 }
 
+// wavesText is "120 hosts at once", or "3 waves: 6 hosts (5%, bake 10m), then 30 (25%, bake 30m), then all 120": how many have it after each.
 func wavesText(waves []Wave) string {
 	parts := make([]string, 0, len(waves))
 	for i, w := range waves {
-		var s string
+		known, last := len(w.Hosts.Unknown) == 0, i == len(waves)-1
+		s := w.What
 		switch {
-		case len(w.Hosts.Unknown) > 0:
-			s = w.What
-		case w.Hosts.Min != w.Hosts.Max:
+		case known && i == 0:
+			s = w.Hosts.String()
+		case known && w.Hosts.Min != w.Hosts.Max:
 			s = number(w.Hosts.Min) + " to " + number(w.Hosts.Max)
-		default:
+		case known:
 			s = number(w.Hosts.Max)
+		case w.What == "100%":
+			s = "all hosts"
+		}
+		switch {
+		case len(waves) == 1:
+			s += " at once"
+		case known && last && w.What == "100%":
+			s = "all " + s
 		}
 		var more []string
-		if len(w.Hosts.Unknown) == 0 && i < len(waves)-1 {
+		if known && !last {
 			more = append(more, w.What)
 		}
 		if w.Bake != "" && w.Bake != "0s" {
@@ -150,13 +181,14 @@ func wavesText(waves []Wave) string {
 		}
 		parts = append(parts, s)
 	}
-	noun := "waves"
-	if len(waves) == 1 {
-		noun = "wave"
+	text := strings.Join(parts, ", then ")
+	if len(waves) > 1 {
+		text = fmt.Sprintf("%d waves: %s", len(waves), text)
 	}
-	return fmt.Sprintf("%d %s: %s", len(waves), noun, strings.Join(parts, ", "))
+	return text
 }
 
+// remarks are what a reader should know beside the changes, each in one line of plain text.
 func (p Plan) remarks() []string {
 	var out []string
 	for _, s := range p.Shadowed {
@@ -170,13 +202,11 @@ func (p Plan) remarks() []string {
 		out = append(out, fmt.Sprintf("%s: source changed, nothing rendered changed (%s)", what, names(u.Files, 3)))
 	}
 	for _, m := range p.NotCompared {
-		what := m.Service
-		if what == "" {
-			what = "nothing"
+		if m.Service == "" {
 			out = append(out, fmt.Sprintf("%s has no fleet that can be read: nothing could be compared in %s", p.Base.Name, names(m.Cohorts, 6)))
 			continue
 		}
-		out = append(out, fmt.Sprintf("%s: not compared in %s: it does not validate in %s", what, names(m.Cohorts, 6), p.Base.Name))
+		out = append(out, fmt.Sprintf("%s: not compared in %s: it does not validate in %s", m.Service, names(m.Cohorts, 6), p.Base.Name))
 	}
 	return append(out, p.Notes...)
 }
@@ -194,6 +224,7 @@ func (s Shadowed) text() string {
 	return fmt.Sprintf("%s: %s: %s at %s %s %s in %s", s.Service, s.Path, edit, s.Edit.place(), verb, by, s.In.short())
 }
 
+// short names cohorts and hosts without counting them.
 func (w Where) short() string {
 	s := names(slices.Concat(w.Cohorts, w.Hosts), 6)
 	if len(w.Except) > 0 {
@@ -202,6 +233,7 @@ func (w Where) short() string {
 	return s
 }
 
+// text is a finding in one line.
 func (p Problem) text() string {
 	s := p.Message
 	if p.Path != "" {

@@ -25,8 +25,6 @@ type Side struct {
 	Source   []bundle.File     // the evaluated tree
 	Refused  bool              // nothing of it can be published
 	Blocked  map[string]string // cohort → the reason in one line
-	// Inventory is the fleet's inventory file, where Source does not have it: it may be anywhere in the repository.
-	Inventory []byte
 }
 
 // SideOf is what a plan needs of a build.
@@ -66,7 +64,7 @@ type Plan struct {
 	Tally   Tally  `json:"tally"`
 	Summary string `json:"summary"` // the tally in one line
 	// Digest is over what epoch 0 renders for every cohort that can be published: lines of cohort (or cohort/host), a space, and its content0, sorted. It tells
-	// whether what is published is what was reviewed.
+	// whether what is published is what was reviewed. Empty when nothing can be published.
 	Digest string `json:"digest"`
 
 	Cohorts     []Cohort     `json:"cohorts"` // of either side
@@ -205,11 +203,12 @@ func Of(base, head Side, opts Options) Plan {
 	c := comparison{Plan: &p, base: index(base), head: index(head)}
 	c.fleetHosts(opts)
 	c.cohorts()
-	p.Digest = c.head.digest()
 	if head.Refused {
 		p.tally(&c)
+		p.Summary = p.refusal()
 		return p
 	}
+	p.Digest = c.head.digest()
 	c.services()
 	c.values()
 	c.files()

@@ -93,9 +93,9 @@ fleet
       a rollout runs under the policy of the release it starts from: this counts from the next one on
 
 cohorts
-  ~ prod-eu  120 hosts: checkout; standard: 3 waves: 6 (5%, bake 10m), 30 (25%, bake 30m), 120
-  ~ prod-us  280 to 300 hosts: checkout; careful: 3 waves: 14 to 15 (5%, bake 10m), after approval 70 to 75 (25%, bake 30m), 280 to 300
-  ~ staging  3 hosts: checkout, mailer; standard: 3 waves: 1 (5%, bake 10m), 1 (25%, bake 30m), 3
+  ~ prod-eu  120 hosts: checkout; standard: 3 waves: 6 hosts (5%, bake 10m), then 30 (25%, bake 30m), then all 120
+  ~ prod-us  280 to 300 hosts: checkout; careful: 3 waves: 14 to 15 hosts (5%, bake 10m), then after approval 70 to 75 (25%, bake 30m), then all 280 to 300
+  ~ staging  3 hosts: checkout, mailer; standard: 3 waves: 1 host (5%, bake 10m), then 1 (25%, bake 30m), then all 3
 
 notes
   checkout: limits.workers: an edit at services/checkout/base.yaml:6:1 (base) is shadowed by env=prod at services/checkout/overlays/env/prod.yaml:2:1 in prod-eu, prod-us
@@ -205,7 +205,7 @@ func TestCohorts(t *testing.T) {
 	p := plan.Of(base.Side, head.Side, plan.Options{})
 	got := text(p)
 	for _, want := range []string{
-		"\n  + edge     new, hosts unknown: mailer; standard: 3 waves: 5% (bake 10m), 25% (bake 30m), 100%\n",
+		"\n  + edge     new, hosts unknown: mailer; standard: 3 waves: 5% (bake 10m), then 25% (bake 30m), then all hosts\n",
 		"\n  - prod-us  removed, 280 to 300 hosts: publish asks for --remove-cohort=prod-us\n",
 		"\n    prod-eu  unchanged, 120 hosts\n",
 		"\n2 services, 2 files, 2 of 3 cohorts, 280 to 300 hosts, unknown in edge\n",
@@ -219,7 +219,22 @@ func TestCohorts(t *testing.T) {
 		{Name: "e1", Cohort: "edge", Labels: map[string]string{"zone": "x"}}, {Name: "e2", Cohort: "edge", Labels: map[string]string{"zone": "y"}},
 		{Name: "e3", Cohort: "edge", Labels: map[string]string{"zone": "x"}}, {Name: "p", Cohort: "prod-eu", Labels: map[string]string{}},
 	}})
-	if !strings.Contains(text(p), "edge     new, 2 hosts: mailer; standard: 3 waves: 1 (5%, bake 10m), 1 (25%, bake 30m), 2\n") || !strings.Contains(text(p), "prod-eu  unchanged, 1 host\n") {
+	if !strings.Contains(text(p), "edge     new, 2 hosts: mailer; standard: 3 waves: 1 host (5%, bake 10m), then 1 (25%, bake 30m), then all 2\n") || !strings.Contains(text(p), "prod-eu  unchanged, 1 host\n") {
+		t.Error(text(p))
+	}
+}
+
+// TestVariantOfNothing: an overlay that comes to what the cohort has makes no files of its own.
+func TestVariantOfNothing(t *testing.T) {
+	base, head := valid("a"), valid("b")
+	for _, u := range base.Units {
+		if u.Service == "checkout" && u.Cohort == "prod-eu" {
+			head.unit("checkout", "prod-eu/web-1", u.Leaves, u.Files...)
+		}
+	}
+	head.source("services/checkout/overlays/host/web-1.yaml", "timeout_ms: 1500")
+	p := plan.Of(base.Side, head.Side, plan.Options{})
+	if len(p.Variants) > 0 || p.Changes || strings.Contains(text(p), "files of its own") {
 		t.Error(text(p))
 	}
 }
@@ -241,6 +256,19 @@ func TestInventory(t *testing.T) {
 	}
 	if !p.Changes || p.Summary != "2 settings of the fleet, and nothing changes on any host: 3 cohorts, 126 hosts" {
 		t.Error(p.Summary)
+	}
+	// A list and rows are one set of hosts; the path is read as evaluation reads it.
+	both := func(csv string) plan.Side {
+		w := with("x", csv)
+		w.Policy.Inventory.File = "./fleet//hosts.csv"
+		c := w.Policy.Cohorts["prod-us"]
+		c.Hosts = manifest.HostsPolicy{List: []string{"u1", "u2"}}
+		w.Policy.Cohorts["prod-us"] = c
+		return w.Side
+	}
+	p = plan.Of(both("host,cohort\nu1,prod-us\n"), both("host,cohort\nu1,prod-us\nu3,prod-us\n"), plan.Options{})
+	if diff := cmp.Diff([]plan.Setting{{Path: "inventory.prod-us", Kind: plan.Added, After: `"u3"`}}, p.Policy); diff != "" || len(p.Notes) > 0 || !strings.Contains(text(p), "prod-us  unchanged, 3 hosts\n") {
+		t.Errorf("%s%q\n%s", diff, p.Notes, text(p))
 	}
 	p = plan.Of(with("a", "host,cohort\nu1,prod-us\n").Side, with("b", "host\nu1\n").Side, plan.Options{})
 	if len(p.Notes) != 1 || !strings.HasPrefix(p.Notes[0], "the inventory fleet/hosts.csv does not read: line 1: ") || !strings.Contains(text(p), "prod-us  unchanged, hosts unknown\n") {
@@ -314,6 +342,14 @@ func TestEvidenceAndMode(t *testing.T) {
 	if p.Digest == plan.Of(base.Side, base.Side, plan.Options{}).Digest {
 		t.Error("the digest does not see a mode")
 	}
+	// A literal 0 in the place of release.epoch: the same at epoch 0, and not on a host.
+	epoch := valid("c")
+	for i := range epoch.Units {
+		epoch.Units[i].UsesEpoch = epoch.Units[i].Service == "mailer"
+	}
+	if p := plan.Of(base.Side, epoch.Side, plan.Options{}); !p.Changes || p.Cohorts[0].State != plan.StateChanged || len(p.Unrendered) > 0 {
+		t.Errorf("%+v", p.Cohorts)
+	}
 }
 
 func TestWavesByMatchAndCount(t *testing.T) {
@@ -326,12 +362,12 @@ func TestWavesByMatchAndCount(t *testing.T) {
 	head.replace("mailer", "staging", leaf("from", set("base", `"x"`, "b.yaml:1")))
 	list := []inventory.Host{{Name: "st-1", Cohort: "staging", Labels: map[string]string{"canary": "true"}}, {Name: "st-2", Cohort: "staging", Labels: map[string]string{}}}
 	p := plan.Of(base.Side, head.Side, plan.Options{Inventory: list})
-	if want := "staging  3 hosts: mailer; standard: 4 waves: 1 (canary=true, bake 5m), 2 (2 hosts, bake 5m), 3 (50%), 3\n"; !strings.Contains(text(p), want) {
+	if want := "staging  3 hosts: mailer; standard: 4 waves: 1 host (canary=true, bake 5m), then 2 (2 hosts, bake 5m), then 3 (50%), then all 3\n"; !strings.Contains(text(p), want) {
 		t.Errorf("no %q in:\n%s", want, text(p))
 	}
 	p = plan.Of(base.Side, head.Side, plan.Options{})
 	// The list of the fleet has names, and no labels: nobody is a canary.
-	if want := "4 waves: 0 (canary=true, bake 5m), 2 (2 hosts"; !strings.Contains(text(p), want) {
+	if want := "4 waves: 0 hosts (canary=true, bake 5m), then 2 (2 hosts"; !strings.Contains(text(p), want) {
 		t.Errorf("no %q in:\n%s", want, text(p))
 	}
 }
@@ -409,5 +445,107 @@ func TestDocumented(t *testing.T) {
 	visit(reflect.TypeFor[plan.Plan]())
 	if len(seen) < 15 {
 		t.Errorf("only %d types were looked at", len(seen))
+	}
+}
+
+// TestHunks: an edit that is the same in several cohorts is told once, whatever stands around it; what differs is told for each.
+func TestHunks(t *testing.T) {
+	files := func(w *world, edit func(cohort string) string) *world {
+		for _, c := range []string{"prod-eu", "prod-us", "staging"} {
+			w.unit("web", c, nil, file("web.conf", edit(c)))
+		}
+		return w
+	}
+	body := strings.Repeat("line\n", 9)
+	base := files(valid("a"), func(c string) string { return "name " + c + "\nport 1\n" + body + "end " + c + "\n" })
+	head := files(valid("b"), func(c string) string {
+		end := "end " + c + "\n"
+		if c == "staging" {
+			end = "other end\n"
+		}
+		return "name " + c + "\nport 2\n" + body + end
+	})
+	p := plan.Of(base.Side, head.Side, plan.Options{})
+	want := `
+web
+  ~ file web/web.conf   prod-eu, prod-us, staging (403 to 423 hosts)
+      @@
+      -port 1
+      +port 2
+  ~ file web/web.conf   staging (3 hosts)
+      @@ -10,3 +10,3 @@
+       line
+       line
+      -end staging
+      +other end
+`
+	if got := text(p); !strings.Contains(got, want) {
+		t.Errorf("no %s in:\n%s", want, got)
+	}
+	if p.Tally.Files != 1 {
+		t.Errorf("%d files", p.Tally.Files)
+	}
+	// Only the line numbers differ: what is around it is shown.
+	for _, tt := range []struct {
+		top  map[string]string
+		diff string
+	}{
+		{map[string]string{"prod-us": "top\n", "staging": "top\ntop\n"}, "@@\n line\n line\n-x\n+y\n"},
+		{nil, "@@ -8,3 +8,3 @@\n line\n line\n-x\n+y\n"},
+	} {
+		base = files(valid("a"), func(c string) string { return tt.top[c] + body + "x\n" })
+		head = files(valid("b"), func(c string) string { return tt.top[c] + body + "y\n" })
+		p = plan.Of(base.Side, head.Side, plan.Options{})
+		if len(p.Files) != 1 || p.Files[0].Diff != tt.diff || len(p.Files[0].In.Cohorts) != 3 {
+			t.Errorf("not %q: %+v", tt.diff, p.Files)
+		}
+	}
+}
+
+// TestRefused: where nothing can be published the plan says that, and nothing of hosts.
+func TestRefused(t *testing.T) {
+	head := newWorld("work tree").problem(eval.Problem{Severity: eval.SeverityError, Path: "cohorts", Message: "is <not> there", SetAt: []eval.Pos{{File: "fleet/fleet.cue", Line: 3, Col: 1}}})
+	head.Refused = true
+	p := plan.Of(valid("main").Side, head.Side, plan.Options{})
+	if p.Digest != "" || p.Changes || !p.Refused() {
+		t.Errorf("%+v", p)
+	}
+	const says = "the work tree does not validate, nothing of it can be published: 1 error"
+	if got := text(p); got != "plan: work tree against main\n\n"+says+"\n" {
+		t.Error(got)
+	}
+	want := `### muster plan: not valid
+
+**` + strings.Replace(says, ":", "&#58;", 1) + `**
+
+<code>work tree</code> against <code>main</code>
+
+#### Errors
+
+- <code>cohorts</code>: is &#60;not&#62; there · set at <code>fleet/fleet.cue&#58;3&#58;1</code>
+`
+	if diff := cmp.Diff(want, p.Markdown("")); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestOneWave: all at once is no list of waves.
+func TestOneWave(t *testing.T) {
+	for hosts, want := range map[manifest.Expect]string{
+		{Min: 2, Max: 2}: "staging  2 hosts: mailer; standard: 2 hosts at once\n",
+		{Min: 1, Max: 1}: "staging  1 host: mailer; standard: 1 host at once\n",
+		{Min: 2, Max: 4}: "staging  2 to 4 hosts: mailer; standard: 2 to 4 hosts at once\n",
+	} {
+		side := func(name, from string) plan.Side {
+			w := valid(name).replace("mailer", "staging", leaf("from", set("base", from, "")))
+			c := w.Policy.Cohorts["staging"]
+			c.Hosts = manifest.HostsPolicy{Expect: &hosts}
+			w.Policy.Cohorts["staging"] = c
+			w.Policy.Rollouts["standard"] = manifest.RolloutPolicy{Waves: []manifest.Wave{{Percent: 100, Bake: "0s"}}}
+			return w.Side
+		}
+		if got := text(plan.Of(side("a", "1"), side("b", "2"), plan.Options{})); !strings.Contains(got, want) {
+			t.Errorf("no %q in:\n%s", want, got)
+		}
 	}
 }

@@ -68,6 +68,62 @@ prefix%[1]ssuffix
 	}
 }
 
+// TestSecretsBelowLeaves: a leaf may be a list with a secret in it, or a text of several lines; and a file may be all secret, as its name says.
+func TestSecretsBelowLeaves(t *testing.T) {
+	side := func(n string) plan.Side {
+		list, key := "hunter-MARKER-"+n, "line-MARKER-"+n
+		w := valid("x").everywhere("auth", []eval.Leaf{secretly(leaf("users", set("base", `[{"password":"`+list+`"}]`, "services/auth/base.yaml:1")))},
+			file("users.conf", "user ann "+list+"\n  "+key+"\n"), file("api_token", "raw-MARKER-"+n+"\n"))
+		for i := range w.Units {
+			if w.Units[i].Service == "auth" {
+				w.Units[i].Secrets = []string{sumOf(`"` + list + `"`), sumOf(`"` + key + `"`)}
+			}
+		}
+		return w.Side
+	}
+	p := plan.Of(side("1"), side("2"), plan.Options{})
+	if all := everything(t, p); strings.Contains(all, "MARKER") {
+		t.Error(all)
+	}
+	for _, want := range []string{"+user ann (secret)\n", "(not shown: by its name it holds a secret)\n"} {
+		if !strings.Contains(text(p), want) {
+			t.Errorf("no %q in:\n%s", want, text(p))
+		}
+	}
+}
+
+// TestNoDiffOfFilesWithSecrets: evaluation knows which files hold secrets in a spelling that no mask finds. On which side they do is no matter.
+func TestNoDiffOfFilesWithSecrets(t *testing.T) {
+	for _, secretly := range [][2]bool{{true, true}, {true, false}, {false, true}} {
+		side := func(n string, secret bool) plan.Side {
+			f := file("web.conf", "listen 80\nurl MARKER%22q"+n+"\n")
+			f.Secret = secret
+			return valid("x").everywhere("web", []eval.Leaf{leaf("a", set("base", "1", ""))}, f).Side
+		}
+		p := plan.Of(side("1", secretly[0]), side("2", secretly[1]), plan.Options{})
+		all := everything(t, p)
+		if strings.Contains(all, "MARKER") || strings.Contains(all, "listen 80") {
+			t.Error(all)
+		}
+		if len(p.Files) != 1 || p.Files[0].Kind != plan.Changed || p.Files[0].Diff != "(not shown: the service has secrets)\n" {
+			t.Errorf("%+v", p.Files)
+		}
+	}
+}
+
+// What a file is, its format says: a template may write one whose name ends in .json, and its values do not tell what changes in it.
+func TestDataByFormat(t *testing.T) {
+	side := func(n string) plan.Side {
+		tmpl, data := file("t.json", "[1, "+n+"]\n"), file("d.conf", "a: "+n+"\n")
+		tmpl.Format, data.Format = "template", "yaml"
+		return valid("x").everywhere("web", []eval.Leaf{leaf("a", set("base", n, ""))}, tmpl, data).Side
+	}
+	p := plan.Of(side("1"), side("2"), plan.Options{})
+	if len(p.Files) != 2 || p.Files[0].Diff != "" || !strings.Contains(p.Files[1].Diff, "+[1, 2]\n") {
+		t.Errorf("%+v", p.Files)
+	}
+}
+
 // TestHostile: names and values that try to steer a terminal.
 func TestHostile(t *testing.T) {
 	evil := "\x1b]0;owned\a\x1b[2J\u202e\u2066\r\n"

@@ -29,6 +29,10 @@ type TextOptions struct {
 func (p Plan) Text(out io.Writer, opts TextOptions) error {
 	w := &textWriter{Writer: bufio.NewWriter(out), TextOptions: opts}
 	w.linef("plan: %s against %s", p.Head.Name, p.Base.Name)
+	if p.Refused() { // there is nothing to compare
+		w.linef("\n%s", w.bold(p.Summary))
+		return w.Flush()
+	}
 	for _, service := range p.servicesOf() {
 		w.service(p, service)
 	}
@@ -156,7 +160,6 @@ func (w *textWriter) diffLine(s string) string {
 	return s
 }
 
-// valueWidth is how much of one value is shown beside another.
 // change is a value's change in one line.
 func (w *textWriter) change(v Value) string {
 	before, after := printable(shorten(v.Before, v.After)), printable(shorten(v.After, v.Before))
@@ -171,9 +174,6 @@ func (w *textWriter) change(v Value) string {
 	return w.paint("31", before) + " → " + w.paint("32", after)
 }
 
-// shorten cuts a long value so that where it differs from the other one still shows.
-// setLines say where a value comes from, and where it came from if that tells more.
-// place is file:line:col (layer), as far as they are known.
 func (w *textWriter) fleet(p Plan) {
 	if len(p.Policy) == 0 {
 		return
@@ -187,7 +187,6 @@ func (w *textWriter) fleet(p Plan) {
 	}
 }
 
-// steers reports whether a rollout policy, or a cohort's choice of one, changes.
 func (w *textWriter) cohorts(p Plan) {
 	if len(p.Cohorts) == 0 {
 		return
@@ -218,10 +217,6 @@ func (w *textWriter) state(s State) string {
 	return " "
 }
 
-// text is what becomes of a cohort, in one line.
-// wavesText is "1 (5%, bake 10m), 1 (25%, bake 30m), all 3".
-// remarks are what a reader should know beside the changes, each in one line of plain text.
-// short names cohorts and hosts without counting them.
 func (w *textWriter) notes(p Plan) {
 	if remarks := p.remarks(); len(remarks) > 0 {
 		w.linef("\n%s", w.bold("notes"))
@@ -254,5 +249,3 @@ func (w *textWriter) notes(p Plan) {
 		w.linef("  %s", w.dim(fmt.Sprintf("%s that %s has too; `muster validate` prints them", count(old, "finding"), p.Base.Name)))
 	}
 }
-
-// text is a finding in one line.

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"path"
 	"strings"
 
 	"github.com/muster-config/muster/cue/eval"
@@ -69,7 +70,10 @@ func secretly(l eval.Leaf) eval.Leaf {
 	return l
 }
 
-func file(name, text string) eval.File { return eval.File{Name: name, Mode: 0o644, Data: []byte(text)} }
+// file is written from data, as its name says.
+func file(name, text string) eval.File {
+	return eval.File{Name: name, Mode: 0o644, Format: strings.TrimPrefix(path.Ext(name), "."), Data: []byte(text)}
+}
 
 // unit adds what a service is in a cohort ("prod-eu") or on a host of it ("prod-eu/web-1"). Without files it has one, made of its leaves.
 func (w *world) unit(service, where string, leaves []eval.Leaf, files ...eval.File) *world {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path"
 	"runtime"
 	"slices"
@@ -34,6 +33,12 @@ type diskEntry struct {
 	data []byte // the content, or a link's target; nil if it is too large
 	sum  [sha256.Size]byte
 	err  error
+}
+
+// dirent is a name in a directory; kind is the type bits.
+type dirent struct {
+	name string
+	kind fs.FileMode
 }
 
 // diskReader reads a work tree by several goroutines, a directory at a time. Every name is opened in its own directory and never followed, so that
@@ -83,9 +88,9 @@ func (w *diskReader) work() {
 		w.todo = w.todo[:len(w.todo)-1]
 		w.busy++
 		w.mu.Unlock()
-		f, err := w.open(d.path)
+		fd, err := w.open(d.path)
 		if d.err = err; err == nil {
-			d.err = w.dir(d, f, buf, 0)
+			d.err = w.dir(d, fd, buf, 0)
 		}
 		w.mu.Lock()
 		w.busy--
@@ -107,7 +112,7 @@ func (w *diskReader) below(d *diskDir, dir int, name string, buf []byte, held in
 	}
 	fd, err := openDirAt(dir, name)
 	if d.err = err; err == nil {
-		d.err = w.dir(d, os.NewFile(uintptr(fd), name), buf, held+1)
+		d.err = w.dir(d, fd, buf, held+1)
 	} else {
 		d.err = fmt.Errorf("%s: %w", shown(d.path), err)
 	}
@@ -119,17 +124,17 @@ func openDirAt(dir int, name string) (int, error) {
 	})
 }
 
-func (w *diskReader) dir(d *diskDir, f *os.File, buf []byte, held int) error {
-	defer f.Close()
-	list, err := f.ReadDir(-1)
+// dir reads an open directory, and closes it.
+func (w *diskReader) dir(d *diskDir, fd int, buf []byte, held int) error {
+	defer unix.Close(fd)
+	list, err := readDir(fd, buf)
 	if err != nil {
 		return fmt.Errorf("%s: %w", shown(d.path), err)
 	}
 	if w.entries.Add(int64(len(list))) > 2*MaxEntries+int64(len(w.tracked.files)) {
 		return refuse(d.path, fmt.Sprintf("more than %d files and directories", MaxEntries), "split the repository, or ignore what does not belong to it")
 	}
-	slices.SortFunc(list, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
-	fd := int(f.Fd())
+	slices.SortFunc(list, func(a, b dirent) int { return strings.Compare(a.name, b.name) })
 	ignored := d.ignored
 	if !d.inIgnored {
 		if ignored, err = w.ignoresOf(d, fd, list, buf); err != nil {
@@ -138,7 +143,7 @@ func (w *diskReader) dir(d *diskDir, f *os.File, buf []byte, held int) error {
 	}
 	d.entries = make([]diskEntry, 0, len(list))
 	for _, e := range list {
-		name := e.Name()
+		name := e.name
 		p := name
 		if d.path != "." {
 			p = d.path + "/" + name
@@ -148,7 +153,7 @@ func (w *diskReader) dir(d *diskDir, f *os.File, buf []byte, held int) error {
 			if d.path != "." {
 				d.entries = append(d.entries, diskEntry{name: name})
 			}
-		case e.IsDir():
+		case e.kind == fs.ModeDir:
 			skip := d.inIgnored || ignored.match(p, true)
 			if skip && !w.tracked.dirs[p] {
 				continue
@@ -160,11 +165,11 @@ func (w *diskReader) dir(d *diskDir, f *os.File, buf []byte, held int) error {
 			d.entries = append(d.entries, diskEntry{name: name, sub: sub})
 			w.below(sub, fd, name, buf, held)
 		case !w.tracked.files[p] && (d.inIgnored || ignored.match(p, false)):
-		case e.Type() == fs.ModeSymlink:
+		case e.kind == fs.ModeSymlink:
 			entry := diskEntry{name: name, link: true}
 			entry.data, entry.err = readLink(fd, p, name)
 			d.entries = append(d.entries, entry)
-		case e.Type().IsRegular():
+		case e.kind.IsRegular():
 			d.entries = append(d.entries, w.file(fd, p, name, buf))
 		} // sockets, pipes and devices: git passes them over
 	}
@@ -172,28 +177,28 @@ func (w *diskReader) dir(d *diskDir, f *os.File, buf []byte, held int) error {
 }
 
 // open goes down from the root name by name.
-func (w *diskReader) open(p string) (*os.File, error) {
+func (w *diskReader) open(p string) (int, error) {
 	fd, err := again(func() (int, error) { return unix.Open(w.root, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0) })
 	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: w.root, Err: err}
+		return 0, &fs.PathError{Op: "open", Path: w.root, Err: err}
 	}
 	if p != "." {
 		for name := range strings.SplitSeq(p, "/") {
 			next, err := openDirAt(fd, name)
 			_ = unix.Close(fd)
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", shown(p), err)
+				return 0, fmt.Errorf("%s: %w", shown(p), err)
 			}
 			fd = next
 		}
 	}
-	return os.NewFile(uintptr(fd), p), nil
+	return fd, nil
 }
 
 func again(f func() (int, error)) (int, error) {
 	for {
 		n, err := f()
-		if err != unix.EINTR {
+		if !errors.Is(err, unix.EINTR) {
 			return n, err
 		}
 	}
@@ -267,10 +272,10 @@ func (w *diskReader) read(e *diskEntry, dir int, name string, buf []byte) error 
 }
 
 // ignoresOf adds the directory's own .gitignore. Like git, it does not follow a link of that name.
-func (w *diskReader) ignoresOf(d *diskDir, dir int, list []fs.DirEntry, buf []byte) (ignores, error) {
+func (w *diskReader) ignoresOf(d *diskDir, dir int, list []dirent, buf []byte) (ignores, error) {
 	const name = ".gitignore"
-	i, there := slices.BinarySearchFunc(list, name, func(e fs.DirEntry, name string) int { return strings.Compare(e.Name(), name) })
-	if !there || !list[i].Type().IsRegular() {
+	i, there := slices.BinarySearchFunc(list, name, func(e dirent, name string) int { return strings.Compare(e.name, name) })
+	if !there || !list[i].kind.IsRegular() {
 		return d.ignored, nil
 	}
 	var e diskEntry

@@ -85,7 +85,7 @@ func noFiles(dir string) (bool, error) {
 		}
 		return err
 	})
-	if err == found {
+	if errors.Is(err, found) {
 		return false, nil
 	}
 	return err == nil, err
@@ -225,7 +225,7 @@ func (m *Mirror) check() error {
 	if err != nil {
 		return err
 	}
-	defer r.Close()
+	defer func() { _ = r.Close() }()
 	last, err := r.ref(lastRef)
 	if err != nil {
 		return err

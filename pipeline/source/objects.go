@@ -170,7 +170,7 @@ func (o *objects) peek(h plumbing.Hash, limit int64) (kind plumbing.ObjectType, 
 		if _, err := io.ReadFull(rd, data); err != nil {
 			return fmt.Errorf("%s: %w", corrupt, err)
 		}
-		got := plumbing.ZeroHash
+		var got plumbing.Hash
 		if mem, ok := obj.(*plumbing.MemoryObject); ok {
 			got = mem.Hash() // of its content, and remembered
 		} else {

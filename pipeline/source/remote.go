@@ -316,18 +316,18 @@ func (s *httpSession) do(ctx context.Context, method, path, query, kind string, 
 }
 
 func status(res *http.Response, kind string, token bool) error {
-	switch {
-	case res.StatusCode == http.StatusOK:
+	switch res.StatusCode {
+	case http.StatusOK:
 		if got := res.Header.Get("Content-Type"); got != kind {
 			return fmt.Errorf("%w: it answers with %q, not as a git server does; is the URL that of a repository?", ErrDenied, clean(got))
 		}
 		return nil
-	case res.StatusCode == http.StatusUnauthorized || res.StatusCode == http.StatusForbidden:
+	case http.StatusUnauthorized, http.StatusForbidden:
 		if token {
 			return fmt.Errorf("%w: %s: it does not take this token; does it have the right to read the repository?", ErrDenied, clean(res.Status))
 		}
 		return fmt.Errorf("%w: %s: it wants a token", ErrDenied, clean(res.Status))
-	case res.StatusCode == http.StatusNotFound || res.StatusCode == http.StatusGone:
+	case http.StatusNotFound, http.StatusGone:
 		return fmt.Errorf("%w: %s: no such repository, or these credentials may not see it", ErrDenied, clean(res.Status))
 	}
 	return fmt.Errorf("%w: it answers %s", ErrUnreachable, clean(res.Status))

@@ -133,7 +133,8 @@ func request(dir string) (*eval.Request, error) {
 	return req, err
 }
 
-// bare prepares once, and runs one loop for each line that it is given. "sample DIR N" writes N units for the cue command instead.
+// bare prepares once, and does one run for each line that it is given: "loop", or "whole" and "merged" for an evaluation in this process with the check
+// of layers alone and without. "sample DIR N" writes N units for the cue command instead.
 func bare(dir string) error {
 	// As in the evaluation child.
 	debug.SetGCPercent(400)
@@ -145,30 +146,36 @@ func bare(dir string) error {
 	if err != nil {
 		return err
 	}
+	processor := func() time.Duration { return spent(syscall.RUSAGE_SELF) }
 	out := json.NewEncoder(os.Stdout)
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
-		var o outcome
+		o := outcome{Units: b.Units()}
 		var to string
 		var n int
-		if _, err := fmt.Sscanf(lines.Text(), "sample %s %d", &to, &n); err == nil {
+		var cost eval.Cost
+		runtime.GC()
+		switch line := lines.Text(); line {
+		case "loop":
+			if cost, o.Bytes, err = b.Loop(processor); err != nil {
+				return err
+			}
+		case "whole", "merged":
+			cost = b.Whole(line == "whole", processor)
+		default:
+			if _, err := fmt.Sscanf(line, "sample %s %d", &to, &n); err != nil {
+				return fmt.Errorf("%q: %w", line, err)
+			}
 			if o.Units, err = sample(b, dir, to, n); err != nil {
 				return err
 			}
-		} else {
-			runtime.GC()
-			o.Units = b.Units()
-			before := spent(syscall.RUSAGE_SELF)
-			if o.Took, o.Bytes, err = b.Loop(); err != nil {
-				return err
-			}
-			o.CPU = spent(syscall.RUSAGE_SELF) - before
-			var ru syscall.Rusage
-			if err := syscall.Getrusage(syscall.RUSAGE_SELF, &ru); err != nil {
-				return err
-			}
-			o.Parent = ru.Maxrss
 		}
+		o.Took, o.CPU = cost.Wall, cost.CPU
+		var ru syscall.Rusage
+		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &ru); err != nil {
+			return err
+		}
+		o.Parent = ru.Maxrss
 		if err := out.Encode(o); err != nil {
 			return err
 		}

@@ -131,6 +131,10 @@ func (s *story) oneIsDeaf(ctx context.Context, agents *errgroup.Group) error {
 	if s.opts.Sabotage != NoCut {
 		cut.link.set(true)
 	}
+	// A release is dated to the second: a host is owed, and not waited for, if it was silent in the second before.
+	if err := pause(ctx, 1100*time.Millisecond); err != nil {
+		return err
+	}
 	if err := s.repo.edit("services/checkout/base.yaml", "timeout_ms: 1500\n", "timeout_ms: 1500\nretries: 5\n"); err != nil {
 		return err
 	}

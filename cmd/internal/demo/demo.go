@@ -51,6 +51,9 @@ const (
 
 // Run plays the story. It leaves nothing behind: neither files nor processes, also after Ctrl-C and when nobody reads its output any more.
 func Run(ctx context.Context, opts Options) error {
+	if err := local(opts.Listen); err != nil {
+		return err
+	}
 	// Go ends a process that writes to a closed standard output, unless it asks to hear of that.
 	hear := make(chan os.Signal, 1)
 	signal.Notify(hear, syscall.SIGPIPE)
@@ -64,6 +67,9 @@ func Run(ctx context.Context, opts Options) error {
 	err := play(ctx, opts)
 	if cause := context.Cause(ctx); outer.Err() == nil && cause != nil {
 		return cli.Fail(cli.Local, "", "write what happens: %w", cause)
+	}
+	if err == nil && opts.Exit && opts.Repo != "" {
+		_, err = fmt.Fprintln(out, "\nended, as --exit asks: every host confirmed; nothing is left")
 	}
 	if err == nil && outer.Err() != nil && !opts.Exit {
 		_, err = fmt.Fprintln(out, "\nstopped; nothing is left")
@@ -91,7 +97,11 @@ func play(ctx context.Context, opts Options) (err error) {
 		return err
 	}
 	defer func() {
-		if rerr := os.RemoveAll(dir); err == nil && rerr != nil {
+		rerr := os.RemoveAll(dir)
+		if rerr != nil {
+			rerr = os.RemoveAll(dir) // something was written while it went through
+		}
+		if err == nil && rerr != nil {
 			err = fmt.Errorf("remove the demo's directory: %w", rerr)
 		}
 	}()
@@ -109,12 +119,18 @@ func play(ctx context.Context, opts Options) (err error) {
 	servers, serverCtx := errgroup.WithContext(serverCtx)
 	agents, agentCtx := errgroup.WithContext(agentCtx)
 	defer context.AfterFunc(serverCtx, stopAgents)()
+	marked := make(chan struct{})
+	context.AfterFunc(agentCtx, func() {
+		defer close(marked)
+		_ = os.WriteFile(s.ending(), nil, 0o644) // without it the end takes longer
+	})
 
 	err = s.tell(agentCtx, agents, serverCtx, servers)
 	if err == nil && !opts.Exit {
 		<-agentCtx.Done()
 	}
 	stopAgents()
+	<-marked
 	agentErr := agents.Wait()
 	stopServers()
 	serverErr := servers.Wait()

@@ -10,6 +10,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
+	"time"
 
 	"github.com/muster-config/muster/cmd/internal/cli"
 )
@@ -77,6 +79,10 @@ func (r *repo) edit(path, from, to string) error {
 func (r *repo) git(ctx context.Context, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "git", args...)
 	cmd.Dir = r.dir
+	// In a process group of its own: Ctrl-C goes to all of the terminal's, and it is the demo that ends git then.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second // for a child of it that holds the pipes
 	for _, kv := range os.Environ() {
 		if !strings.HasPrefix(kv, "GIT_") {
 			cmd.Env = append(cmd.Env, kv)
@@ -86,6 +92,9 @@ func (r *repo) git(ctx context.Context, args ...string) (string, error) {
 	out, err := cmd.CombinedOutput()
 	if errors.Is(err, exec.ErrNotFound) {
 		return "", cli.Fail(cli.Local, "install git; muster itself works without it, the demo makes commits with it", "the demo needs the git command")
+	}
+	if err != nil && ctx.Err() != nil {
+		return "", fmt.Errorf("git %s: %w", args[0], ctx.Err())
 	}
 	if err != nil {
 		return "", fmt.Errorf("git %s: %w: %s", args[0], err, bytes.TrimSpace(out))

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -66,6 +67,9 @@ func (s *story) prepare(ctx context.Context) (err error) {
 // evaluate reads who the hosts are. What does not validate is told as `muster validate` tells it.
 func (s *story) evaluate(ctx context.Context) error {
 	repo, err := source.Open(s.repo.dir)
+	if s.own() && errors.Is(err, source.ErrNoRepo) {
+		return cli.Fail(cli.Usage, "give --repo a config repo, or leave it out to see the example's", "--repo: %w", err)
+	}
 	if err != nil {
 		return err
 	}
@@ -76,6 +80,9 @@ func (s *story) evaluate(ctx context.Context) error {
 	} else {
 		tree, err = repo.WorkTree()
 	}
+	if s.own() && errors.Is(err, source.ErrNoRev) {
+		return cli.Fail(cli.Usage, "the demo runs on what is committed there: commit first", "--repo: %w", err)
+	}
 	if err != nil {
 		return err
 	}
@@ -84,7 +91,7 @@ func (s *story) evaluate(ctx context.Context) error {
 		return err
 	}
 	if built.Failed() {
-		return cli.Fail(cli.No, "`muster validate` says where", "the config repo is not valid: %w", &pipeline.RefusedError{Problems: built.Problems})
+		return cli.Fail(cli.No, fmt.Sprintf("`muster validate -C %s --rev HEAD` says where", s.repo.dir), "the config repo is not valid: %w", &pipeline.RefusedError{Problems: built.Problems})
 	}
 	s.policy = built.Policy
 	return nil
@@ -98,7 +105,7 @@ func (s *story) startServers(ctx context.Context, group *errgroup.Group) (err er
 	}
 	s.collector = url
 	config := filepath.Join(s.dir, "collector.yaml")
-	text := fmt.Sprintf("listen: %s\nstore: %q\nkeyring: %q\ndatabase: %q\npoll: 200ms\n", ln.Addr(), s.store, s.keyring(), "sqlite://"+filepath.Join(s.dir, "collector.db"))
+	text := fmt.Sprintf("listen: %q\nstore: %q\nkeyring: %q\ndatabase: %q\npoll: 200ms\n", ln.Addr().String(), s.store, s.keyring(), "sqlite://"+filepath.Join(s.dir, "collector.db"))
 	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
 		return err
 	}
@@ -114,6 +121,25 @@ func (s *story) startServers(ctx context.Context, group *errgroup.Group) (err er
 		return err
 	}
 	group.Go(func() error { return follower.Run(ctx) })
+	return nil
+}
+
+// local refuses an address that others could reach: nothing of the demo asks who is there. "" is a free port of its own.
+func local(listen string) error {
+	if listen == "" {
+		return nil
+	}
+	const hint = "give --listen an address of the loopback interface, such as 127.0.0.1:7070 or [::1]:7070"
+	host, port, err := net.SplitHostPort(listen)
+	if err != nil {
+		return cli.Fail(cli.Usage, hint, "--listen: %w", err)
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return cli.Fail(cli.Usage, hint, "--listen %s: %q is no port", listen, port)
+	}
+	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return cli.Fail(cli.Usage, hint, "--listen %s is not on loopback: the demo serves this machine only", listen)
+	}
 	return nil
 }
 

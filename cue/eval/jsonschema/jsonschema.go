@@ -32,11 +32,13 @@ const (
 // An editor must not underline what `validate` takes, so where CUE says more than JSON Schema can (a bound that depends on a neighbour, a
 // computed value, a regular expression of RE2's own) only the kind of the value is asked for. cuelang.org/go/encoding/jsonschema is not
 // used: it refuses references between fields, and its output may change from release to release.
-func Write(service string, config cue.Value, elsewhere func(path []string) bool) []byte {
+//
+// A field that is marked @secret(), or whose name secret knows, is told by its kind and its bounds: its defaults and constants are left out.
+func Write(service string, config cue.Value, elsewhere func(path []string) bool, secret func(name string) bool) []byte {
 	if config.Err() != nil {
 		return nil
 	}
-	g := &schemaWriter{defs: part{}, cycles: map[string]string{}, elsewhere: elsewhere}
+	g := &schemaWriter{defs: part{}, cycles: map[string]string{}, elsewhere: elsewhere, secret: secret}
 	base := g.schema(config)
 	base["title"] = service
 	g.overlay, g.parts = true, 0
@@ -73,6 +75,8 @@ type schemaWriter struct {
 
 	elsewhere func(path []string) bool
 	path      []string // of fields; nothing in a list
+	secret    func(name string) bool
+	hidden    int // in how many fields that are secrets this is
 }
 
 // full tells whether a value must be given in full here.
@@ -121,7 +125,7 @@ func (g *schemaWriter) described(v cue.Value) part {
 	if words := docText(v); words != "" {
 		out["description"] = words
 	}
-	if d, ok := v.Default(); ok && d.IsConcrete() && out["const"] == nil && g.full() && !markedSecret(v) && v.IncompleteKind()&(cue.StructKind|cue.ListKind) == 0 {
+	if d, ok := v.Default(); ok && d.IsConcrete() && out["const"] == nil && g.full() && g.hidden == 0 && !markedSecret(v) && v.IncompleteKind()&(cue.StructKind|cue.ListKind) == 0 {
 		if plain, err := layer.Plain(d); err == nil {
 			out["default"] = plain
 		}

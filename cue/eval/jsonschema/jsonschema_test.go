@@ -58,14 +58,37 @@ const sample = `
 }
 `
 
+// What the schema says of a secret that is a value stays out of it.
+func TestSecrets(t *testing.T) {
+	doc := write(t, `#Config: {
+	dsn:     string | *"MARKER-1"
+	token:   "MARKER-2" | "MARKER-3" @secret()
+	nested: dsn: {a: *"MARKER-4" | string, b: "MARKER-5", c: !="MARKER-6"}
+	list: [...{dsn: *"MARKER-7" | string & =~"^x", n: *3 | int & >=1}]
+	maybe: null | *"shown" | string
+}`)
+	all, err := json.Marshal(doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(all), "MARKER") {
+		t.Errorf("%s", all)
+	}
+	for _, want := range []string{`"shown"`, `"dsn":{"type":"string"}`, `"token":{"type":"string"}`, `"n":{"default":3,"minimum":1,"type":"integer"}`} {
+		if !strings.Contains(string(all), want) {
+			t.Errorf("no %s in %s", want, all)
+		}
+	}
+}
+
 func write(t *testing.T, source string) map[string]any {
 	t.Helper()
 	v := cuecontext.New().CompileString(source)
 	if v.Err() != nil {
 		t.Fatal(v.Err())
 	}
-	out := Write("s", v.LookupPath(cue.ParsePath("#Config")), func(path []string) bool { return slices.Equal(path, []string{"given"}) })
-	if again := Write("s", v.LookupPath(cue.ParsePath("#Config")), func(path []string) bool { return slices.Equal(path, []string{"given"}) }); !bytes.Equal(out, again) {
+	out := Write("s", v.LookupPath(cue.ParsePath("#Config")), func(path []string) bool { return slices.Equal(path, []string{"given"}) }, func(name string) bool { return name == "dsn" })
+	if again := Write("s", v.LookupPath(cue.ParsePath("#Config")), func(path []string) bool { return slices.Equal(path, []string{"given"}) }, func(name string) bool { return name == "dsn" }); !bytes.Equal(out, again) {
 		t.Error("written twice it differs")
 	}
 	var doc map[string]any
@@ -173,7 +196,7 @@ func TestBounded(t *testing.T) {
 	}
 	b.WriteString("#Config: top?: #T12\n")
 	v := cuecontext.New().CompileString(b.String())
-	out := Write("s", v.LookupPath(cue.ParsePath("#Config")), func([]string) bool { return false })
+	out := Write("s", v.LookupPath(cue.ParsePath("#Config")), func([]string) bool { return false }, func(name string) bool { return name == "dsn" })
 	if len(out) == 0 || len(out) > 20<<20 {
 		t.Errorf("%d bytes", len(out))
 	}

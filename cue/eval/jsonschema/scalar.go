@@ -32,7 +32,7 @@ func (g *schemaWriter) expression(v cue.Value) part {
 		return g.expression(args[0]) // `*3 | int & >=0` is told as its second half
 	case v.IsConcrete() && kind == cue.NullKind:
 		return part{"type": "null"}
-	case v.IsConcrete() && kind != cue.BytesKind:
+	case v.IsConcrete() && kind != cue.BytesKind && g.hidden == 0:
 		if plain, err := layer.Plain(v); err == nil {
 			return part{"const": plain}
 		}
@@ -133,7 +133,7 @@ func (g *schemaWriter) limit(v cue.Value) part {
 			out["pattern"] = re
 		}
 	case cue.NotEqualOp:
-		if plain, err := layer.Plain(args[0]); err == nil {
+		if plain, err := layer.Plain(args[0]); err == nil && g.hidden == 0 {
 			out["not"] = part{"const": plain}
 		}
 	}

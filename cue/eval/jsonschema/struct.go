@@ -28,7 +28,7 @@ func (g *schemaWriter) object(v cue.Value) part {
 	for it.Next() {
 		sel, f := it.Selector(), it.Value()
 		if sel.ConstraintType() == cue.PatternConstraint {
-			s := g.field(f)
+			s := g.maybeSecret("", f)
 			if re := patternOf(sel.Pattern()); re == "" {
 				others, closed = part{}, false
 				if sel.Pattern().IncompleteKind() == cue.StringKind && !bounded(sel.Pattern()) {
@@ -41,7 +41,7 @@ func (g *schemaWriter) object(v cue.Value) part {
 		}
 		name := sel.Unquoted()
 		g.path = append(g.path, name)
-		properties[name] = g.field(f)
+		properties[name] = g.maybeSecret(name, f)
 		given := g.inList == 0 && (g.overlay || g.elsewhere(g.path))
 		g.path = g.path[:len(g.path)-1]
 		if given {
@@ -68,6 +68,15 @@ func (g *schemaWriter) object(v cue.Value) part {
 		out["additionalProperties"] = others
 	}
 	return out
+}
+
+// maybeSecret is the schema of a field, without values if it is a secret.
+func (g *schemaWriter) maybeSecret(name string, f cue.Value) part {
+	if g.secret(name) || markedSecret(f) {
+		g.hidden++
+		defer func() { g.hidden-- }()
+	}
+	return g.field(f)
 }
 
 // list is the schema of a list. Lists replace as a whole.

@@ -34,6 +34,7 @@ type Node struct {
 	Items    []*Node          // List
 	Fields   map[string]*Node // Struct
 	Replaces bool             // Struct: it took the place of something that was no struct, so nothing below shows through
+	Shared   bool             // the root of a layer in which aliases made two paths share nodes
 	Pos      token.Pos        // the value
 	KeyPos   token.Pos        // the key; invalid in lists and at the root
 }

@@ -60,6 +60,9 @@ func Read(name string, data []byte, base bool) (*Node, []*Error) {
 		return nil, []*Error{{Msg: "not a layer: its name must end in " + extensions(), At: []token.Position{{Filename: name}}}}
 	}
 	if len(r.errs) > 0 {
+		if at, ok := r.conflict(); ok {
+			return nil, []*Error{{Msg: "a git conflict marker: the merge is not finished; keep one of the sides", At: []token.Position{at}}}
+		}
 		return nil, r.errs
 	}
 	if root == nil {
@@ -68,7 +71,64 @@ func Read(name string, data []byte, base bool) (*Node, []*Error) {
 	if root.Kind != Struct {
 		return nil, []*Error{{Msg: "a layer is a struct (key: value), not " + root.What(), At: []token.Position{root.Pos.Position()}}}
 	}
+	if errs := withNUL(root); len(errs) > 0 {
+		return nil, errs
+	}
 	return root, nil
+}
+
+// noNUL is the message of a text with a NUL in it. The formats can spell one, and what reads the files ends there.
+const noNUL = "a NUL character (\\0, \\u0000): a value is text"
+
+func anyNUL(n *Node) bool {
+	if text, ok := n.Value.(string); ok && strings.Contains(text, "\x00") || slices.ContainsFunc(n.Items, anyNUL) {
+		return true
+	}
+	for k, c := range n.Fields {
+		if strings.Contains(k, "\x00") || anyNUL(c) {
+			return true
+		}
+	}
+	return false
+}
+
+// withNUL finds the texts and keys that have one.
+func withNUL(root *Node) []*Error {
+	var errs []*Error
+	if !anyNUL(root) {
+		return nil
+	}
+	root.Walk(func(path []string, n *Node) {
+		if text, ok := n.Value.(string); ok && strings.Contains(text, "\x00") {
+			errs = append(errs, &Error{Path: path, Msg: noNUL, At: []token.Position{n.Pos.Position()}})
+		}
+		for _, k := range n.Keys() {
+			if strings.Contains(k, "\x00") {
+				errs = append(errs, &Error{Path: path, Msg: "a key with " + noNUL, At: []token.Position{n.Fields[k].KeyPos.Position()}})
+			}
+		}
+	})
+	return errs[:min(len(errs), maxErrors)]
+}
+
+// conflict finds the first line that git leaves in a text it could not merge. It is asked for what could not be read only: a text may hold such lines.
+func (r *reader) conflict() (at token.Position, ok bool) {
+	offset, first := 0, -1
+	for line := range strings.Lines(string(r.data)) {
+		text := strings.TrimRight(line, "\r\n")
+		for _, mark := range []string{"<<<<<<<", "|||||||", "=======", ">>>>>>>"} {
+			rest, found := strings.CutPrefix(text, mark)
+			if !found || rest != "" && rest[0] != ' ' {
+				continue
+			}
+			if first < 0 {
+				first = offset
+			}
+			ok = ok || mark[0] == '<' || mark[0] == '>' // the others underline headings too
+		}
+		offset += len(line)
+	}
+	return r.at(first).Position(), ok
 }
 
 // What names the kind of a value, with its article.

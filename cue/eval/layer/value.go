@@ -6,6 +6,7 @@ import (
 	"math/big"
 	"slices"
 	"strconv"
+	"strings"
 
 	"cuelang.org/go/cue"
 	"cuelang.org/go/cue/token"
@@ -170,7 +171,11 @@ func scalar(v cue.Value, kind cue.Kind) (any, error) {
 	case cue.BoolKind:
 		return v.Bool()
 	case cue.StringKind:
-		return v.String()
+		s, err := v.String()
+		if strings.Contains(s, "\x00") {
+			return nil, errors.New(noNUL)
+		}
+		return s, err
 	case cue.IntKind, cue.FloatKind:
 		var mant big.Int
 		exp, err := v.MantExp(&mant)

@@ -7,7 +7,6 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
@@ -74,41 +73,10 @@ func (r *reader) yaml() (root *Node) {
 	if root != nil && root.Kind == Scalar && root.Value == nil && doc.Content[0].Value == "" {
 		return nil // `--- # nothing`
 	}
-	return root
-}
-
-var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
-
-// Reasons of the scanner and parser that quote nothing of the input.
-var yamlReasons = []string{
-	"found character that cannot start any token", "could not find expected ':'", "did not find expected key", "did not find expected node content",
-	"did not find expected '-' indicator", "did not find expected ',' or ']'", "did not find expected ',' or '}'", "mapping values are not allowed in this context",
-	"block sequence entries are not allowed in this context", "mapping keys are not allowed in this context", "found unexpected end of stream",
-	"found unknown escape character", "did not find expected hexdecimal number", "found a tab character that violates indentation",
-	"found a tab character where an indentation space is expected", "did not find expected alphabetic or numeric character",
-	"did not find expected comment or line break", "found unexpected document indicator", "exceeded max depth of 10000", "control characters are not allowed",
-	"found undefined tag handle", "did not find expected whitespace or line break", "found an indentation indicator equal to 0",
-	"did not find expected <document start>", "found invalid Unicode character escape code",
-}
-
-// syntax reports a syntax error without the library's own words, unless they are known to hold nothing of the input.
-func (y *yamlParser) syntax(err error) {
-	e := &Error{Msg: "not valid YAML", At: []token.Position{{Filename: y.name}}}
-	m := yamlLine.FindStringSubmatch(strings.SplitN(err.Error(), "\n", 2)[0])
-	if m != nil {
-		if line, err := strconv.Atoi(m[1]); err == nil {
-			e.At[0].Line = y.at(y.lines[max(1, min(line, len(y.lines)))-1]).Line()
-		}
-		for _, reason := range yamlReasons {
-			if strings.HasSuffix(m[2], reason) {
-				e.Msg += ": " + reason
-			}
-		}
-		if strings.HasPrefix(m[2], "unknown anchor") {
-			e.Msg += ": an alias of an anchor that is not there"
-		}
+	if root != nil {
+		root.Shared = y.unfold > 0
 	}
-	y.errs = append(y.errs, e)
+	return root
 }
 
 type yamlParser struct {
