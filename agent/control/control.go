@@ -126,7 +126,7 @@ func (s *Server) Serve(ctx context.Context, status func() *agent.Status) error {
 		switch {
 		case ctx.Err() != nil:
 			if err == nil {
-				conn.Close()
+				_ = conn.Close()
 			}
 			return nil
 		case errors.Is(err, net.ErrClosed):
@@ -141,8 +141,8 @@ func (s *Server) Serve(ctx context.Context, status func() *agent.Status) error {
 		}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			defer conn.Close()
-			end := context.AfterFunc(ctx, func() { conn.Close() })
+			defer func() { _ = conn.Close() }()
+			end := context.AfterFunc(ctx, func() { _ = conn.Close() })
 			defer end()
 			answer(conn, status)
 		})
@@ -199,8 +199,8 @@ func Status(ctx context.Context, root string) (*agent.Status, error) {
 	case err != nil:
 		return nil, silent(caller, ctx, err)
 	}
-	defer conn.Close()
-	end := context.AfterFunc(ctx, func() { conn.Close() })
+	defer func() { _ = conn.Close() }()
+	end := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer end()
 	req, err := wire.Encode(Request{V: 1, Op: "status"})
 	if err != nil {

@@ -93,7 +93,8 @@ func (e *editor) why(schema, v any, at string) string {
 		switch k {
 		case "$schema", "$defs", "title", "description", "default":
 		case "$ref":
-			target := any(e.root)
+			var target any
+			target = e.root
 			for _, p := range strings.Split(strings.TrimPrefix(want.(string), "#/"), "/") {
 				target = target.(map[string]any)[p]
 			}

@@ -100,7 +100,7 @@ func packed(name string) ([]plumbing.Hash, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer iter.Close()
+	defer func() { _ = iter.Close() }()
 	var out []plumbing.Hash
 	for {
 		e, err := iter.Next()

@@ -214,7 +214,7 @@ func TestRefused(t *testing.T) {
 	st := mem.New()
 	_, err := run(t, st, r.dir, "HEAD")
 	var refused *publish.Refused
-	if !errors.As(err, &refused) || len(refused.Problems) == 0 || !errors.Is(err, distributor.ErrRefused) || !strings.Contains(err.Error(), "a: broken (services/a/base.yaml:1:1)") {
+	if !errors.As(err, &refused) || len(refused.Problems) == 0 || !errors.Is(err, distributor.ErrRefused) || !strings.Contains(err.Error(), "a: does not validate (services/a/base.yaml:1:1)") {
 		t.Fatalf("%v", err)
 	}
 	if infos, err := st.List(t.Context(), manifest.PrefixReleases, "", 10); err != nil || len(infos) > 0 {
@@ -224,7 +224,7 @@ func TestRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if ix, err := manifest.DecodeCommitIndex(obj.Data); err != nil || !strings.Contains(ix.Reason, "a: broken") {
+	if ix, err := manifest.DecodeCommitIndex(obj.Data); err != nil || !strings.Contains(ix.Reason, "a: does not validate") {
 		t.Errorf("%+v, %v", ix, err)
 	}
 }
