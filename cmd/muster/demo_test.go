@@ -58,7 +58,9 @@ func TestDemo(t *testing.T) {
 		{[]string{"--exit", "--sabotage=noedit"}, 1, []string{"24/24 hosts confirm epoch 1", "something else than expected: eu-7 is \"confirmed\""}},
 	} {
 		t.Run(strings.Join(tt.args, " "), func(t *testing.T) {
-			t.Parallel() // they mostly wait
+			if !raceEnabled {
+				t.Parallel() // they mostly wait; beside the race detector each needs the machine
+			}
 			cmd, tmp := demoCommand(t, tt.args...)
 			out, err := cmd.CombinedOutput()
 			code := 0
