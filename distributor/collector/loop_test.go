@@ -62,9 +62,10 @@ func newFleet(t *testing.T, n int) *fleet {
 // run starts collector and hosts; they end with ctx.
 func (f *fleet) run(ctx context.Context) {
 	f.wg.Go(func() { _ = f.c.Run(ctx) })
-	ctx, f.leave = context.WithCancel(ctx)
+	hosts, leave := context.WithCancel(ctx)
+	f.leave = leave
 	for i, a := range f.hosts {
-		f.wg.Go(func() { f.host(ctx, a, rand.New(rand.NewPCG(1, uint64(i)))) })
+		f.wg.Go(func() { f.host(hosts, a, rand.New(rand.NewPCG(1, uint64(i)))) })
 	}
 }
 

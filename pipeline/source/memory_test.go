@@ -15,9 +15,6 @@ import (
 	"github.com/muster-config/muster/pipeline/source"
 )
 
-// memoryLimit is what the child of TestB022Memory may have in all: less than the repository has in files.
-const memoryLimit = 256 << 20
-
 // memoryChild is another run of this test program: it reads a repository, and a mirror of it, under the limit.
 func memoryChild(dir, cache string) error {
 	limit := syscall.Rlimit{Cur: memoryLimit, Max: memoryLimit}
