@@ -87,6 +87,11 @@ func (c *Collector) Cohort(_ context.Context, name string) (*manifest.View, roll
 	return co.view, seen, nil
 }
 
+// Services is to be written.
+func (c *Collector) Services(context.Context, string, uint64) (map[string]string, error) {
+	return nil, errors.New("to be written")
+}
+
 // Changed is closed when a verdict, a head or the releases may have changed.
 func (c *Collector) Changed() <-chan struct{} { return c.onChange() }
 

@@ -22,6 +22,8 @@ const (
 	MaxSignatures         = 16     // of an envelope: each costs a verification
 	MaxNameBytes          = 63
 	MaxTextBytes          = 4096 // why, reason, subject
+	MaxGateVerdicts       = 32   // carried by a rollout
+	MaxGateSamples        = 40   // carried by a gate's verdict
 	MaxFreshFor           = 24 * time.Hour
 	MaxRememberedContents = 64 // per cohort, in TrustState.Contents
 )

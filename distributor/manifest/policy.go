@@ -3,6 +3,7 @@ package manifest
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -76,7 +77,9 @@ type Wave struct {
 // Gate is a health condition that must hold for a whole bake.
 type Gate struct {
 	Prometheus string       `json:"prometheus,omitempty"`
+	Of         string       `json:"of,omitempty"` // prometheus: the query of all events, of which Prometheus counts the bad ones
 	HTTP       string       `json:"http,omitempty"`
+	Reported   string       `json:"reported,omitempty"` // what agents report: one of ReportedGates
 	Min        *float64     `json:"min,omitempty"`
 	Max        *float64     `json:"max,omitempty"`
 	Compare    *GateCompare `json:"compare,omitempty"`
@@ -84,6 +87,9 @@ type Gate struct {
 	Fails      int          `json:"fails"`
 	NoData     string       `json:"no_data"` // wait | fail
 }
+
+// ReportedGates are the built-in gates: shares of hosts or probes, and a latency in milliseconds, from what agents report.
+var ReportedGates = []string{"refused", "rolled_back", "drift", "restarts", "probe_failures", "probe_latency"}
 
 // GateCompare compares the canary with the concurrent control group.
 type GateCompare struct {
@@ -143,11 +149,19 @@ func (r *RolloutPolicy) Validate() error {
 	}
 	for name, g := range r.Gates {
 		c.name("gates", name)
-		c.that((g.Prometheus != "") != (g.HTTP != ""), "gates.%s: needs exactly one of prometheus, http", name)
+		kinds := 0
+		for _, set := range []bool{g.Prometheus != "", g.HTTP != "", g.Reported != ""} {
+			if set {
+				kinds++
+			}
+		}
+		c.that(kinds == 1, "gates.%s: needs exactly one of prometheus, http, reported", name)
+		c.that(g.Reported == "" || slices.Contains(ReportedGates, g.Reported), "gates.%s.reported: %.80q is not one of %s", name, g.Reported, strings.Join(ReportedGates, ", "))
+		c.that(g.Of == "" || g.Prometheus != "", "gates.%s.of: goes with prometheus", name)
 		c.that(g.Min != nil || g.Max != nil || g.Compare != nil, "gates.%s: needs a bound or a comparison", name)
 		c.duration("gates."+name+".every", g.Every)
 		c.that(g.Compare == nil || g.Compare.Ratio > 0, "gates.%s.compare.ratio: not above 0", name)
-		c.text("gates."+name, g.Prometheus+g.HTTP)
+		c.text("gates."+name, g.Prometheus+g.HTTP+g.Of)
 		c.that(g.Fails >= 1, "gates.%s.fails: less than 1", name)
 		c.that(g.NoData == "wait" || g.NoData == "fail", "gates.%s.no_data: not wait or fail", name)
 	}

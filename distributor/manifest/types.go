@@ -176,11 +176,49 @@ type Rollout struct {
 	Since       time.Time     `json:"since"`
 	Why         string        `json:"why"`
 	By          string        `json:"by"`
+	Fallback    uint64        `json:"fallback,omitempty"` // while a done rollout is watched: the baseline before it, where a late failure returns
+	Was         Phase         `json:"was,omitempty"`      // phase paused: where it goes on
+	Told        int           `json:"told,omitempty"`     // hosts that were told to take the target, holds apart
+	Extended    int           `json:"extended,omitempty"` // how often this wave's bake was extended for want of data
+	Skipped     []string      `json:"skipped,omitempty"`  // gates that a person's resume passes over in this wave
+	Ignored     []string      `json:"ignored,omitempty"`  // "cohort@RFC 3339": halts of other cohorts that a person's resume passes over
+	Verdicts    []GateVerdict `json:"verdicts,omitempty"` // what the last decision of this rollout rests on
 	Approved    []int         `json:"approved,omitempty"` // waves that a person approved
 	Pause       *Stop         `json:"pause,omitempty"`
 	Halts       []Stop        `json:"halts,omitempty"`
 	Freezes     []Stop        `json:"freezes,omitempty"`
 	Holds       []Stop        `json:"holds,omitempty"`
+}
+
+// Outcome is what a gate says.
+type Outcome string
+
+// The outcomes of a gate. No data is inconclusive, never a pass. Broken means that it can never say anything: a query that does not parse, say.
+const (
+	OutcomePass         Outcome = "pass"
+	OutcomeFail         Outcome = "fail"
+	OutcomeInconclusive Outcome = "inconclusive"
+	OutcomeBroken       Outcome = "broken"
+)
+
+// GateVerdict is what a gate says of a wave, and the samples behind it.
+type GateVerdict struct {
+	Gate    string       `json:"gate"`
+	Wave    int          `json:"wave"` // 1-based; one above the last wave: while it is watched
+	Outcome Outcome      `json:"outcome"`
+	Why     string       `json:"why"` // one sentence with value, bound and unit
+	From    time.Time    `json:"from"`
+	To      time.Time    `json:"to"`
+	Samples []GateSample `json:"samples,omitempty"` // at most MaxGateSamples; more are thinned evenly, the bad ones kept first
+}
+
+// GateSample is one look of a gate. A number that was not there, was no number or not finite is absent.
+type GateSample struct {
+	At       time.Time `json:"at"`
+	Canary   *float64  `json:"canary,omitempty"`
+	Control  *float64  `json:"control,omitempty"`    // compare: the same of the hosts that keep the baseline
+	OfCanary *float64  `json:"of_canary,omitempty"`  // counts: all events, of which Canary were bad
+	OfOthers *float64  `json:"of_control,omitempty"` // the same of the control hosts
 }
 
 // Manifest says for one cohort which hosts run which release now. Signed by the rollout key. Ordered by (Era, Serial).

@@ -295,6 +295,21 @@ func (r *Rollout) Validate() error {
 	c.text("why", r.Why)
 	c.text("by", r.By)
 	c.in("policy", r.Policy.Validate())
+	c.counter("fallback", r.Fallback)
+	switch r.Was {
+	case "", PhaseAdvancing, PhaseBaking, PhaseAwaitingApproval, PhaseDone:
+	default:
+		c.that(false, "was: not a phase that can be paused")
+	}
+	c.that(r.Told >= 0 && r.Extended >= 0, "told, extended: negative")
+	c.that(len(r.Skipped) <= MaxGateVerdicts && len(r.Ignored) <= 100, "skipped, ignored: too many")
+	for _, text := range append(append([]string{}, r.Skipped...), r.Ignored...) {
+		c.text("skipped, ignored", text)
+	}
+	c.that(len(r.Verdicts) <= MaxGateVerdicts, "verdicts: more than %d", MaxGateVerdicts)
+	for i := range r.Verdicts {
+		c.in(fmt.Sprintf("verdicts.%d", i), r.Verdicts[i].Validate())
+	}
 	stops := append(append(append([]Stop{}, r.Halts...), r.Freezes...), r.Holds...)
 	if r.Pause != nil {
 		stops = append(stops, *r.Pause)
@@ -307,6 +322,26 @@ func (r *Rollout) Validate() error {
 		for _, h := range s.Hosts {
 			c.that(ValidHost(h), "hosts: %.80q is not a host name", h)
 		}
+	}
+	return c.err
+}
+
+// Validate checks a gate's verdict.
+func (v *GateVerdict) Validate() error {
+	var c check
+	c.name("gate", v.Gate)
+	switch v.Outcome {
+	case OutcomePass, OutcomeFail, OutcomeInconclusive, OutcomeBroken:
+	default:
+		c.that(false, "outcome: unknown")
+	}
+	c.that(v.Wave >= 0 && v.Wave <= 1000, "wave: out of range")
+	c.text("why", v.Why)
+	c.time("from", v.From)
+	c.time("to", v.To)
+	c.that(len(v.Samples) <= MaxGateSamples, "samples: more than %d", MaxGateSamples)
+	for _, s := range v.Samples {
+		c.time("samples.at", s.At)
 	}
 	return c.err
 }

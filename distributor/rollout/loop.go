@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/muster-config/muster/distributor/manifest"
+	"github.com/muster-config/muster/distributor/rollout/gate"
 	"github.com/muster-config/muster/distributor/store"
 )
 
@@ -26,6 +27,8 @@ type Observations interface {
 	Statement(ctx context.Context, cohort string, epoch uint64) (*manifest.Envelope, error)
 	// Cohort is the newest verified head of a cohort, nil if there is none, and its hosts as judged under it.
 	Cohort(ctx context.Context, cohort string) (*manifest.View, Observed, error)
+	// Services is what Observed.Services holds for one epoch of a cohort; nothing about it changes ever.
+	Services(ctx context.Context, cohort string, epoch uint64) (map[string]string, error)
 	// Changed is closed when any of this may have changed.
 	Changed() <-chan struct{}
 	// Wrote says that a cohort has a new head.
@@ -38,6 +41,7 @@ type Controller struct {
 	Store  store.Store
 	Signer manifest.Signer
 	Seen   Observations
+	Gates  gate.Asker       // nil: gates are inconclusive for ever
 	By     string           // who decides, for people
 	Now    func() time.Time // nil: time.Now
 	Log    *slog.Logger     // nil: silent
