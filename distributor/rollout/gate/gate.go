@@ -1,5 +1,16 @@
 // Package gate asks the health conditions of a rollout and judges them. Judging is pure (Judge); a Keeper asks Prometheus and HTTP endpoints beside it. What it cannot know it calls
 // inconclusive: no data is never a pass.
+//
+// A gate is one of four kinds.
+//
+//   - A bound on a value: prometheus or http with min or max. `fails` bad looks in a row are a failure.
+//   - Counts: prometheus counts the bad events and `of` all events of one look, both over [$every]: sum(increase(errors_total[$every]) * $canary). An exact test (binomial against a
+//     bound, conditional binomial against the control group) with the dispersion that the looks themselves show.
+//   - Values of the canary and of the concurrent control group: prometheus or http with compare and no `of`. A sign test over looks far enough apart to be independent.
+//   - What agents report: reported. The state of the hosts now, of all of the canary.
+//
+// A gate with a bound and compare needs both to hold; where the control group is out of the bound as well and the canary is no worse, it is not the canary's fault: inconclusive. Where no
+// control group is left, the bound alone counts.
 package gate
 
 import (
@@ -37,6 +48,9 @@ type Host struct {
 }
 
 // Asker answers questions. It never waits for the network: what was not heard yet is inconclusive, and Changed is closed when there is more to hear.
+//
+// Bake is the time that must be covered, extended or not: when a bake is extended, ask with the same From and Bake and a later Now. It passes as soon as the newest looks, as many as
+// fill a bake, are there. Another From, Epoch or Wave is another question: what was heard for the old one counts no more.
 type Asker interface {
 	Judge(ctx context.Context, q Question) []manifest.GateVerdict // sorted by gate, one for each
 	Changed() <-chan struct{}
