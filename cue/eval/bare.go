@@ -1,8 +1,10 @@
 package eval
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -17,6 +19,10 @@ import (
 
 // Bare is a yardstick for benchmarks: the units of a repository with their layers merged beforehand, and a loop that does with them only what the
 // library must do. It lives here since only this package imports CUE.
+//
+// What the loop pays for: to parse and compile each batch's packages and what they import, from sources that are in memory, and for each unit to build its
+// merged values (syntax, made before), unify them with `values`, validate and marshal. What it does not: to read files and layers, to merge, to check a
+// layer alone, to look at `files` and `confirm`, to write canonical files, to hand anything to another process, and to start.
 type Bare struct {
 	req      *Request
 	tree     *tree
@@ -25,13 +31,13 @@ type Bare struct {
 }
 
 type bareService struct {
-	name, dir string
-	units     []bareUnit
+	Name, Dir string
+	Units     []bareUnit
 }
 
 type bareUnit struct {
-	cohort string
-	merged []byte   // JSON: a loop over many is not to pay for a heap full of syntax
+	Cohort string
+	Merged []byte   // JSON: a loop over many is not to pay for a heap full of syntax
 	expr   ast.Expr // of the batch under way
 }
 
@@ -60,7 +66,7 @@ func NewBare(req *Request) (*Bare, error) {
 		if problems := r.build(true); failed(problems) || !r.hasValues {
 			return nil, fmt.Errorf("service %s is not for this measurement: %s", name, first(problems))
 		}
-		out := bareService{name: name, dir: s.dir}
+		out := bareService{Name: name, Dir: s.dir}
 		cohorts, _ := e.cohorts(name)
 		for _, c := range cohorts {
 			t := target{cohort: c, labels: e.policy.Cohorts[c].Labels}
@@ -72,10 +78,24 @@ func NewBare(req *Request) (*Bare, error) {
 			if err != nil {
 				return nil, fmt.Errorf("service %s for %s: %w", name, c, err)
 			}
-			out.units = append(out.units, bareUnit{cohort: c, merged: merged})
+			out.Units = append(out.Units, bareUnit{Cohort: c, Merged: merged})
 		}
 		b.services = append(b.services, out)
 	}
+	return b, nil
+}
+
+// Save gives the merged units, for LoadBare in a process that did nothing before.
+func (b *Bare) Save() ([]byte, error) { return json.Marshal(b.services) }
+
+// LoadBare is what NewBare gives, of units that were saved. It sets this process up as an evaluation child is.
+func LoadBare(req *Request, saved []byte) (*Bare, error) {
+	b := &Bare{req: req, tree: newTree(req.Files), workers: workers()}
+	if err := json.Unmarshal(saved, &b.services); err != nil {
+		return nil, err
+	}
+	debug.FreeOSMemory() // what reading left behind is not to make the loop cheaper
+	Hasten(defaultMemory / 32)
 	return b, nil
 }
 
@@ -83,7 +103,7 @@ func NewBare(req *Request) (*Bare, error) {
 func (b *Bare) Units() int {
 	n := 0
 	for _, s := range b.services {
-		n += len(s.units)
+		n += len(s.Units)
 	}
 	return n
 }
@@ -112,8 +132,8 @@ func (b *Bare) Loop(processor func() time.Duration) (cost Cost, bytes int64, err
 		for i, batch := range wave {
 			bytes += counts[i]
 			for _, s := range batch {
-				for j := range s.units {
-					s.units[j].expr = nil
+				for j := range s.Units {
+					s.Units[j].expr = nil
 				}
 			}
 		}
@@ -127,11 +147,11 @@ func (b *Bare) Loop(processor func() time.Duration) (cost Cost, bytes int64, err
 // ready makes the syntax of a batch's units.
 func ready(batch []bareService) error {
 	for _, s := range batch {
-		for j := range s.units {
-			u := &s.units[j]
-			n, errs := layer.Read("merged.json", u.merged, true)
+		for j := range s.Units {
+			u := &s.Units[j]
+			n, errs := layer.Read("merged.json", u.Merged, true)
 			if len(errs) > 0 {
-				return fmt.Errorf("service %s for %s: %w", s.name, u.cohort, errs[0])
+				return fmt.Errorf("service %s for %s: %w", s.Name, u.Cohort, errs[0])
 			}
 			u.expr = n.AST()
 		}
@@ -155,20 +175,20 @@ func (b *Bare) batch(services []bareService) (bytes int64, err error) {
 	ctx := cuecontext.New()
 	var dirs []string
 	for _, s := range services {
-		dirs = append(dirs, s.dir)
+		dirs = append(dirs, s.Dir)
 	}
 	packages := b.tree.load(dirs...)
 	for _, s := range services {
-		pkg := ctx.BuildInstance(packages[s.dir])
+		pkg := ctx.BuildInstance(packages[s.Dir])
 		values := pkg.LookupPath(valuesPath)
-		for _, u := range s.units {
+		for _, u := range s.Units {
 			v := values.Unify(ctx.BuildExpr(u.expr))
 			if err := v.Validate(cue.Concrete(true), cue.Final()); err != nil {
-				return bytes, fmt.Errorf("service %s for %s: %w", s.name, u.cohort, err)
+				return bytes, fmt.Errorf("service %s for %s: %w", s.Name, u.Cohort, err)
 			}
 			data, err := v.MarshalJSON()
 			if err != nil {
-				return bytes, fmt.Errorf("service %s for %s: %w", s.name, u.cohort, err)
+				return bytes, fmt.Errorf("service %s for %s: %w", s.Name, u.Cohort, err)
 			}
 			bytes += int64(len(data))
 		}
@@ -179,10 +199,10 @@ func (b *Bare) batch(services []bareService) (bytes int64, err error) {
 // Merged is the n-th unit's values before CUE sees them, as JSON: for other programs to be measured with.
 func (b *Bare) Merged(n int) (service, cohort string, values []byte, err error) {
 	for _, s := range b.services {
-		if n < len(s.units) {
-			return s.name, s.units[n].cohort, s.units[n].merged, nil
+		if n < len(s.Units) {
+			return s.Name, s.Units[n].Cohort, s.Units[n].Merged, nil
 		}
-		n -= len(s.units)
+		n -= len(s.Units)
 	}
 	return "", "", nil, fmt.Errorf("no unit %d", n)
 }

@@ -235,6 +235,7 @@ func (k *keys) ofService(name string, policy *manifest.Policy) (cacheKey, need) 
 		Fleet, Whole           *cacheKey
 		Inventory              *manifest.Inventory
 		InventoryFile          *cacheKey
+		Overrides              []Override `json:",omitempty"`
 	}{
 		Kind: "service", Service: name, Own: sumFiles(own), Shared: k.sharedSum, Files: k.req.FilesToo, Leaves: k.req.LeavesToo, Schemas: k.req.SchemasToo,
 		Precedence: policy.Precedence, Epochs: map[string]uint64{},
@@ -249,6 +250,7 @@ func (k *keys) ofService(name string, policy *manifest.Policy) (cacheKey, need) 
 		}
 		parts.Cohorts = append(parts.Cohorts, part)
 	}
+	parts.Overrides = overridesOf(k.req.Overrides, name)
 	for target, epochs := range k.req.Epochs {
 		if e := epochs[name]; e != 0 {
 			parts.Epochs[target] = e

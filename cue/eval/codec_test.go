@@ -20,7 +20,9 @@ func fill(t *testing.T, v reflect.Value, n *int) {
 		v.SetBool(true)
 	case reflect.Int:
 		v.SetInt(int64(-*n))
-	case reflect.Uint32:
+	case reflect.Int64: // none that crosses is below zero
+		v.SetInt(int64(*n))
+	case reflect.Uint32, reflect.Uint64:
 		v.SetUint(uint64(*n))
 	case reflect.Uint8:
 		v.SetUint(uint64(*n % 256))
@@ -32,6 +34,17 @@ func fill(t *testing.T, v reflect.Value, n *int) {
 	case reflect.Struct:
 		for i := range v.NumField() {
 			fill(t, v.Field(i), n)
+		}
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(t, v.Elem(), n)
+	case reflect.Map:
+		v.Set(reflect.MakeMap(v.Type()))
+		for range 2 {
+			key, of := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+			fill(t, key, n)
+			fill(t, of, n)
+			v.SetMapIndex(key, of)
 		}
 	default:
 		t.Fatalf("a field of kind %s: teach the codec and this test", v.Kind())

@@ -219,7 +219,7 @@ func directRoot(id *ast.Ident) bool {
 }
 
 // directly renders the files of a unit from its values; ok is false where the long way must tell what is wrong.
-func (r *serviceRun) directly(u *Unit, pkg, values cue.Value) (files []File, ok bool) {
+func (r *serviceRun) directly(u *Unit, pkg cue.Value, values func() (encode.Value, *layer.Error)) (files []File, ok bool) {
 	if v := pkg.LookupPath(confirmPath); v.Exists() {
 		grade, ps := r.confirm(v)
 		if len(ps) > 0 {
@@ -244,20 +244,21 @@ func (r *serviceRun) directly(u *Unit, pkg, values cue.Value) (files []File, ok 
 }
 
 // of is the value for one unit. Each root is read once; what is not there or has no value is for the long way.
-func (d *directValue) of(roots map[string]encode.Value, pkg, values cue.Value) (encode.Value, bool) {
+func (d *directValue) of(roots map[string]encode.Value, pkg cue.Value, values func() (encode.Value, *layer.Error)) (encode.Value, bool) {
 	switch {
 	case d.root != "":
 		at, known := roots[d.root]
 		if !known {
-			v := values
+			read := values
 			if d.root != "values" {
-				v = pkg.LookupPath(cue.MakePath(cue.Str(d.root)))
+				v := pkg.LookupPath(cue.MakePath(cue.Str(d.root)))
 				if v.Validate(cue.Concrete(true), cue.Final()) != nil {
 					return nil, false
 				}
+				read = func() (encode.Value, *layer.Error) { return layer.Plain(v) }
 			}
 			var err *layer.Error
-			if at, err = layer.Plain(v); err != nil {
+			if at, err = read(); err != nil {
 				return nil, false
 			}
 			roots[d.root] = at

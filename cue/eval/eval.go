@@ -143,14 +143,17 @@ func (e *evaluation) batch(names []string) {
 		packages = e.tree.load(dirs...)
 		e.to.ends(names...)
 	}
+	seen := &seen{imports: map[*build.Instance]*packageSecrets{}, keys: map[string]bool{}, shape: &shape{}}
 	shipped := ctx.CompileString(schema.Service, cue.Filename(builtin+"service.cue"))
 	for i, s := range services {
 		e.to.begins(s.name)
-		run := &serviceRun{evaluation: e, ctx: ctx, service: s, inst: packages[s.dir], shipped: shipped, hide: newSecrets()}
+		run := &serviceRun{evaluation: e, ctx: ctx, service: s, inst: packages[s.dir], shipped: shipped, hide: newSecrets(), seen: seen}
+		run.hide.names = seen.keys
 		a := &answer{Service: s.name}
 		a.Units, a.Problems = guarded(s.name, func() ([]Unit, []Problem) { return run.all(problems[i]) })
 		run.hide.scrub(a.Problems)
 		envStrings(a.Problems)
+		overridePlaces(a.Problems)
 		a.Schema = run.jsonSchema()
 		a.Problems = fold(a.Problems)
 		e.to.service(a)

@@ -198,7 +198,7 @@ cohorts: {
 	}
 }
 inventory: http: "https://inventory.example/hosts"
-rollouts: slow: {waves: [{match: canary: "true", bake: "1h30m"}, {count: 2, min: 1}, {percent: 50.5}, {percent: 100}], max_in_flight: 3, gates: g: {http: "https://x", compare: ratio: 1.5}}
+rollouts: slow: {waves: [{match: canary: "true", bake: "1h30m"}, {count: 2, min: 1}, {percent: 50.5}, {percent: 100}], max_in_flight: 3, gates: g: {http: "https://x/?e=$epoch", compare: ratio: 1.5}}
 -- services/web/base.yaml --
 -- services/s1/base.yaml --
 -- services/other/base.yaml --
@@ -221,7 +221,7 @@ rollouts: slow: {waves: [{match: canary: "true", bake: "1h30m"}, {count: 2, min:
 			"slow": func() manifest.RolloutPolicy {
 				p := standard()
 				p.Waves = []manifest.Wave{{Match: map[string]string{"canary": "true"}, Bake: "1h30m"}, {Count: 2, Min: 1, Bake: "0s"}, {Percent: 50.5, Bake: "0s"}, {Percent: 100, Bake: "0s"}}
-				p.Gates = map[string]manifest.Gate{"g": {HTTP: "https://x", Compare: &manifest.GateCompare{Ratio: 1.5}, Every: "30s", Fails: 1, NoData: "wait"}}
+				p.Gates = map[string]manifest.Gate{"g": {HTTP: "https://x/?e=$epoch", Compare: &manifest.GateCompare{Ratio: 1.5}, Every: "30s", Fails: 1, NoData: "wait"}}
 				p.MaxInFlight = "3"
 				return p
 			}(),

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"cuelang.org/go/cue"
+	"cuelang.org/go/cue/build"
 	"cuelang.org/go/cue/cuecontext"
 	"cuelang.org/go/cue/token"
 
@@ -45,6 +46,9 @@ type cohortDoc struct {
 	Order       int    `json:"order"`
 	Ephemeral   bool   `json:"ephemeral"`
 	RetireAfter string `json:"retire_after"`
+
+	RequireApprovals int      `json:"require_approvals"`
+	Owners           []string `json:"owners"`
 }
 
 type rolloutDoc struct {
@@ -65,7 +69,7 @@ func (t *tree) fleet() (manifest.Policy, []Problem) {
 		return manifest.Policy{}, ps
 	}
 	hide := newSecrets()
-	hide.learnPackage(inst)
+	hide.learnPackage(inst, map[*build.Instance]*packageSecrets{})
 	ctx := cuecontext.New()
 	def := ctx.CompileString(schema.Fleet+"\nvalues: #Fleet\n", cue.Filename(builtin+"fleet.cue"))
 	c := &checker{
@@ -269,7 +273,8 @@ func (r *fleetRules) cohort(name string, d cohortDoc, rollouts map[string]manife
 	in := func(parts ...any) []string { return slices.Concat(where, at(parts...)) }
 	c := manifest.CohortPolicy{
 		Description: d.Description, Labels: d.Labels, Services: []string{}, Rollout: d.Rollout, Order: d.Order, Ephemeral: d.Ephemeral,
-		Hosts: manifest.HostsPolicy{List: d.Hosts.List},
+		Hosts:            manifest.HostsPolicy{List: d.Hosts.List},
+		RequireApprovals: d.RequireApprovals, Owners: d.Owners,
 	}
 	if c.Labels == nil {
 		c.Labels = map[string]string{}

@@ -101,8 +101,8 @@ func (r *serviceRun) targets(cohorts []string) []target {
 	for _, name := range cohorts {
 		t := target{cohort: name, labels: r.policy.Cohorts[name].Labels}
 		out = append(out, t)
-		for _, h := range of[name] {
-			t.host, t.hostLabels = h, r.hosts[name][h]
+		for _, h := range r.overriddenHosts(name, of[name]) {
+			t.host, t.hostLabels, t.bare = h, r.hosts[name][h], !slices.Contains(of[name], h)
 			if t.hostLabels == nil {
 				t.hostLabels = map[string]string{}
 			}

@@ -31,7 +31,7 @@ func ownChildren() (pids []int) {
 
 // A child that somebody kills once says nothing of the service that it was at: it is evaluated again. One that dies twice alone is to blame.
 func TestKilledChild(t *testing.T) {
-	const slow = "-- services/slow/a.cue --\npackage slow\nimport \"list\"\nx: [for a in list.Range(0, 50, 1) for b in list.Range(0, 50, 1) {a*b}]\nfiles: \"n.json\": {format: \"json\", data: len(x)}\n"
+	const slow = "-- services/slow/a.cue --\npackage slow\nimport \"list\"\nx: [for a in list.Range(0, 150, 1) for b in list.Range(0, 150, 1) {a*b}]\nfiles: \"n.json\": {format: \"json\", data: len(x)}\n"
 	for kills, want := range map[int]string{1: "", 100: "evaluation was ended (signal: killed)"} {
 		t.Run(fmt.Sprint(kills), func(t *testing.T) {
 			s := newSupervisor(repo(oneCohort+slow), Limits{Wall: time.Minute})

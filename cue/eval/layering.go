@@ -12,10 +12,9 @@ import (
 
 // layerUse is a layer as some cohort uses it, for the check of each layer alone.
 type layerUse struct {
-	name   string // unique in the service
-	node   *layer.Node
-	schema cue.Value
-	fill   func(*layer.Node) cue.Value
+	name string // unique in the service
+	node *layer.Node
+	pkg  cue.Value
 }
 
 // overlayLabels checks where the overlays written in CUE are.
@@ -75,6 +74,7 @@ func (r *serviceRun) layers(pkg cue.Value, t target) (*stack, []Problem) {
 			add(r.overlays[label][value], cue.MakePath(cue.Str("overlay"), cue.Str(label), cue.Str(value)), label+"="+value)
 		}
 	}
+	problems = append(problems, r.override(s, t)...)
 	s.finish()
 	return s, problems
 }
@@ -97,9 +97,7 @@ func (r *serviceRun) use(name string, n *layer.Node, pkg cue.Value) {
 	if n == nil || !r.hasValues || slices.ContainsFunc(r.alone, func(u layerUse) bool { return u.name == name }) {
 		return
 	}
-	r.alone = append(r.alone, layerUse{name: name, node: n.Final(), schema: pkg.LookupPath(valuesPath), fill: func(n *layer.Node) cue.Value {
-		return pkg.FillPath(valuesPath, r.ctx.BuildExpr(n.AST())).LookupPath(valuesPath)
-	}})
+	r.alone = append(r.alone, layerUse{name: name, node: n, pkg: pkg})
 }
 
 // layersAlone checks each layer by itself, so that what a later one hides is found too: an unknown field is an error; a refused value that no
@@ -117,18 +115,18 @@ func (r *serviceRun) layersAlone(problems []Problem) []Problem {
 		}
 	}
 	for _, u := range r.alone {
-		if u.node == nil {
-			continue
-		}
 		if r.shown(u.node) {
 			continue
 		}
-		c := r.checker(u.schema, u.fill)
-		c.quick = r.quick(u.schema)
-		r.hide.learn(u.node, c.at)
-		found := c.alone(u.node)
+		node := u.node.Final()
+		c := r.checker(u.pkg.LookupPath(valuesPath), func(n *layer.Node) cue.Value {
+			return u.pkg.FillPath(valuesPath, r.ctx.BuildExpr(n.AST())).LookupPath(valuesPath)
+		})
+		c.quick = r.quick(c.schema)
+		r.hide.learn(node, c.at)
+		found := c.alone(node)
 		if len(found) > 0 {
-			r.hide.misplaced(u.node, c.schema)
+			r.hide.misplaced(node, c.schema)
 		}
 		for _, p := range found {
 			unknown := strings.HasPrefix(p.Message, "unknown field")

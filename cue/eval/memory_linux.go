@@ -2,6 +2,7 @@ package eval
 
 import (
 	"fmt"
+	"runtime"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,4 +18,13 @@ func limitMemory(n int64) error {
 		return fmt.Errorf("limit memory to %d bytes: %w", want, err)
 	}
 	return nil
+}
+
+// adviseLargePages asks the system to back the heap to come with large pages, where it leaves that to programs: a new process of some hundred MiB else
+// spends a good part of its time on page faults, a virtual machine most of all. It is called while the garbage collector is off. The memory is given back
+// untouched at the next collection; what the heap puts there later has the advice.
+func adviseLargePages(n int64) {
+	heap := make([]byte, n)
+	_ = unix.Madvise(heap, unix.MADV_HUGEPAGE) // where there are none nothing is lost
+	runtime.KeepAlive(heap)
 }

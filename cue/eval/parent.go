@@ -1,9 +1,9 @@
 package eval
 
 import (
+	"bufio"
 	"bytes"
 	"context"
-	"encoding/gob"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -234,7 +234,7 @@ func (s *supervisor) child(ctx context.Context, services []string, fleetOnly boo
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)
-		_ = gob.NewEncoder(stdin).Encode(&j) // a broken pipe shows in how the child ended
+		_ = writeJob(stdin, &j) // a broken pipe shows in how the child ended
 	}()
 	under := &underWay{wall: s.lim.Wall, over: cancel}
 	err = s.receive(stdout, under)
@@ -289,16 +289,13 @@ var errOutput = errors.New("too much output")
 
 // receive gathers the child's messages up to their end.
 func (s *supervisor) receive(r io.Reader, under *underWay) error {
-	bounded := &io.LimitedReader{R: r}
-	dec := gob.NewDecoder(bounded)
+	in := bufio.NewReaderSize(r, 64<<10)
 	for {
 		most := min(s.lim.Output, allOutput*s.lim.Output-s.output) + 1<<20 // what is not the answer itself is small
-		bounded.N = most
-		var m message
-		err := dec.Decode(&m)
-		s.output += most - bounded.N
+		m, size, err := readMessage(in, most)
+		s.output += size
 		switch {
-		case err != nil && bounded.N <= 0, err == nil && s.output > allOutput*s.lim.Output:
+		case errors.Is(err, errOutput), err == nil && s.output > allOutput*s.lim.Output:
 			return errOutput
 		case errors.Is(err, io.EOF):
 			return nil

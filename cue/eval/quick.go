@@ -14,7 +14,7 @@ import (
 // there is one way only in which messages come about.
 
 // quick unifies data with the schema alone, without the rest of the package; nil where that may come to something else, or where more than the value
-// is asked for.
+// is asked for. (To build one expression, `values & {…}` in the package's scope, would be cheaper still; but then CUE lets unknown fields pass.)
 func (r *serviceRun) quick(schema cue.Value) func(*layer.Node) cue.Value {
 	if r.long || !r.separable || r.req.LeavesToo || r.hide.marks {
 		return nil
@@ -76,12 +76,16 @@ func values(n *layer.Node, f func(*layer.Node) bool) bool {
 	if n.Kind != layer.Struct || len(n.Fields) == 0 {
 		return f(n)
 	}
+	empty := true
 	for _, c := range n.Fields {
-		if c.Kind != layer.Delete && !values(c, f) {
+		if c.Kind == layer.Delete {
+			continue
+		}
+		if empty = false; !values(c, f) {
 			return false
 		}
 	}
-	return true
+	return !empty || f(n) // without what it deletes it is an empty struct
 }
 
 // shown reports whether all that a layer gives is visible in one unit that validates: the schema has accepted it there. A node that two paths share may be

@@ -21,6 +21,7 @@ type serviceRun struct {
 	inst    *build.Instance // nil without CUE
 	shipped cue.Value       // the shipped #File and #Service
 	hide    *secrets
+	seen    *seen // by the services of the batch so far
 
 	pkg         cue.Value
 	hasValues   bool
@@ -31,11 +32,19 @@ type serviceRun struct {
 	lints       lints
 	written     func(token.Pos) bool
 	alone       []layerUse
+	overrides   []overrideLayer
 
 	outputsToo bool                   // there are `files` or `confirm`
 	separable  bool                   // see quick.go
 	direct     *direct                // nil unless the outputs are that plain
 	valid      []map[*layer.Node]bool // what is visible in each unit that validates
+}
+
+// seen is what is worth to be remembered from one service of a batch to the next.
+type seen struct {
+	imports map[*build.Instance]*packageSecrets
+	keys    map[string]bool // as in secrets
+	shape   *shape
 }
 
 func (r *serviceRun) errorf(file string, format string, args ...any) Problem {
@@ -55,11 +64,12 @@ func (r *serviceRun) all(before []Problem) ([]Unit, []Problem) {
 		if ps := r.tree.broken(r.name, r.dir, r.inst); len(ps) > 0 {
 			return nil, append(problems, ps...)
 		}
-		r.hide.learnPackage(r.inst)
+		r.hide.learnPackage(r.inst, r.seen.imports)
 	}
 	for _, f := range r.files() {
 		r.hide.learn(f.node, func([]string) cue.Value { return cue.Value{} })
 	}
+	problems = append(problems, r.readOverrides()...)
 	if r.inst != nil {
 		problems = append(problems, r.build(len(cohorts) > 0)...)
 		if failed(problems) {
@@ -182,7 +192,7 @@ func (r *serviceRun) unit(t target, epoch uint64) (*Unit, *stack, []Problem) {
 		return nil, layers, ps
 	}
 	if !full.Exists() { // the quick way was taken
-		if files, ok := r.directly(u, pkg, v); ok {
+		if files, ok := r.directly(u, pkg, func() (encode.Value, *layer.Error) { return r.plain(v, layers.merged) }); ok {
 			u.Files = files
 			return finish(u, layers, nil)
 		}
@@ -191,7 +201,7 @@ func (r *serviceRun) unit(t target, epoch uint64) (*Unit, *stack, []Problem) {
 	if ps := r.whole(full); len(ps) > 0 {
 		return nil, layers, ps
 	}
-	u.Files, ps = r.outputs(u, full, func() (encode.Value, *layer.Error) { return layer.Plain(v) }, layers.merged)
+	u.Files, ps = r.outputs(u, full, func() (encode.Value, *layer.Error) { return r.plain(v, layers.merged) }, layers.merged)
 	if r.req.LeavesToo && !r.probing && !failed(ps) {
 		w := r.leafWalk(layers, c.at)
 		u.Leaves = w.ofValue(v)

@@ -26,6 +26,8 @@ type Request struct {
 	Cohorts  []string
 	// Epochs gives release.epoch by cohort (or "cohort/host" for a variant), then service; missing means 0.
 	Epochs map[string]map[string]uint64
+	// Overrides are layers above all others, the oldest first.
+	Overrides []Override
 	// FilesToo asks for the bytes of the files. Without it everything is checked and encoded all the same, and files have a name and a mode only.
 	FilesToo bool
 	// LeavesToo asks for every value with where it comes from: for plan and explain.

@@ -2,11 +2,14 @@ package eval
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/muster-config/muster/distributor/manifest"
+	"github.com/muster-config/muster/distributor/rollout/gate"
 )
 
 // standard is the rollout of a fleet that declares none: one wave of all hosts. The other values are the schema's defaults.
@@ -77,15 +80,15 @@ func (r *fleetRules) rollout(name string, d rolloutDoc) manifest.RolloutPolicy {
 	}
 	names(r, p.Gates, "gate", in("gates")...)
 	for _, g := range sorted(p.Gates) {
-		gate := p.Gates[g]
-		if (gate.Prometheus == "") == (gate.HTTP == "") {
-			r.errorf(in("gates", g), "a gate asks prometheus or http, one of them")
+		if err := gate.Check(p.Gates[g]); err != nil {
+			r.errorf(in("gates", g), "%v", err)
+			continue
 		}
-		switch {
-		case gate.Min == nil && gate.Max == nil && gate.Compare == nil:
-			r.errorf(in("gates", g), "a gate has a bound: min, max or compare")
-		case gate.Min != nil && gate.Max != nil && *gate.Max < *gate.Min:
-			r.errorf(in("gates", g), "max is below min")
+		for i, w := range p.Waves {
+			bake, err := time.ParseDuration(w.Bake)
+			if why := gate.Short(p.Gates[g], bake); err == nil && why != "" {
+				r.fail(SeverityWarning, fmt.Sprintf("wave %d cannot pass this gate: %s", i+1, why), in("gates", g))
+			}
 		}
 	}
 	return p

@@ -148,8 +148,15 @@ func (x *secrets) sums() []string {
 	return append([]string{}, sorted(found)...)
 }
 
-// learnPackage looks through a package's syntax: for marks in it and in what it imports, and for literals under fields that are secrets.
-func (x *secrets) learnPackage(inst *build.Instance) {
+// packageSecrets is what the syntax of one package says of secrets.
+type packageSecrets struct {
+	marks bool
+	texts []string
+}
+
+// learnPackage looks through a package's syntax: for marks in it and in what it imports, and for literals under fields that are secrets. Of what is
+// imported, which services share, known remembers what was found.
+func (x *secrets) learnPackage(inst *build.Instance, known map[*build.Instance]*packageSecrets) {
 	seen := map[*build.Instance]bool{}
 	var visit func(i *build.Instance)
 	visit = func(i *build.Instance) {
@@ -157,34 +164,49 @@ func (x *secrets) learnPackage(inst *build.Instance) {
 			return
 		}
 		seen[i] = true
-		for _, f := range i.Files {
-			ast.Walk(f, func(n ast.Node) bool {
-				field, ok := n.(*ast.Field)
-				if !ok {
-					return true
-				}
-				name, _, _ := ast.LabelName(field.Label)
-				mark := slices.ContainsFunc(field.Attrs, func(a *ast.Attribute) bool { return strings.HasPrefix(a.Text, "@secret(") })
-				x.marks = x.marks || mark
-				if mark || secretName.MatchString(name) {
-					ast.Walk(field.Value, func(n ast.Node) bool {
-						if u, ok := n.(*ast.UnaryExpr); ok && u.Op != token.SUB && u.Op != token.MUL {
-							return false // a bound or a pattern is the schema's own, and the reason that a message gives
-						}
-						if lit, ok := n.(*ast.BasicLit); ok && (lit.Kind == token.STRING || lit.Kind == token.INT || lit.Kind == token.FLOAT) {
-							x.add(strings.Trim(lit.Value, `"'#`))
-						}
-						return true
-					}, nil)
-				}
-				return true
-			}, nil)
+		found := known[i]
+		if found == nil {
+			found = &packageSecrets{}
+			for _, f := range i.Files {
+				x.inSyntax(f, found)
+			}
+			if i != inst {
+				known[i] = found
+			}
+		}
+		x.marks = x.marks || found.marks
+		for _, text := range found.texts {
+			x.add(text)
 		}
 		for _, dep := range i.Imports {
 			visit(dep)
 		}
 	}
 	visit(inst)
+}
+
+func (x *secrets) inSyntax(f *ast.File, found *packageSecrets) {
+	ast.Walk(f, func(n ast.Node) bool {
+		field, ok := n.(*ast.Field)
+		if !ok {
+			return true
+		}
+		name, _, _ := ast.LabelName(field.Label)
+		mark := slices.ContainsFunc(field.Attrs, func(a *ast.Attribute) bool { return strings.HasPrefix(a.Text, "@secret(") })
+		found.marks = found.marks || mark
+		if mark || x.secretKey(name) {
+			ast.Walk(field.Value, func(n ast.Node) bool {
+				if u, ok := n.(*ast.UnaryExpr); ok && u.Op != token.SUB && u.Op != token.MUL {
+					return false // a bound or a pattern is the schema's own, and the reason that a message gives
+				}
+				if lit, ok := n.(*ast.BasicLit); ok && (lit.Kind == token.STRING || lit.Kind == token.INT || lit.Kind == token.FLOAT) {
+					found.texts = append(found.texts, strings.Trim(lit.Value, `"'#`))
+				}
+				return true
+			}, nil)
+		}
+		return true
+	}, nil)
 }
 
 func (x *secrets) longestFirst() []string {

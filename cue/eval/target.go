@@ -10,6 +10,7 @@ type target struct {
 	labels     map[string]string
 	host       string // "" for the cohort
 	hostLabels map[string]string
+	bare       bool // the host has a unit for the sake of an override only: to the package it is any host of the cohort
 }
 
 // name is the key in Request.Epochs.
@@ -23,7 +24,7 @@ func (t target) name() string {
 // value is the target's value of a label or joint label of the precedence; ok is false when it lacks one.
 func (t target) value(label string) (value string, ok bool) {
 	if label == "host" {
-		return t.host, t.host != ""
+		return t.host, t.host != "" && !t.bare
 	}
 	return labelValue(label, t.cohort, t.labels)
 }
@@ -42,7 +43,7 @@ func (r *serviceRun) inject(t target, epoch uint64) cue.Value {
 	}
 	fill(cohortPath, map[string]any{"name": t.cohort, "labels": t.labels})
 	fill(releasePath, map[string]any{"epoch": epoch})
-	if t.host != "" {
+	if t.host != "" && !t.bare {
 		fill(hostPath, map[string]any{"name": t.host, "labels": t.hostLabels})
 	}
 	return pkg

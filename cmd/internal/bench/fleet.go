@@ -15,12 +15,14 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/muster-config/muster/agent"
 	"github.com/muster-config/muster/agent/client"
+	"github.com/muster-config/muster/agent/durable"
 	"github.com/muster-config/muster/agent/host"
 	"github.com/muster-config/muster/agent/install"
 	"github.com/muster-config/muster/agent/probe"
@@ -52,6 +54,7 @@ type fleet struct {
 	commits   []string
 	hosts     []*measured
 	exec      bool // reload by a program, as in production; else by a call in the process
+	fsyncs    atomic.Int64
 }
 
 // measured is one agent; what it is made of is wrapped so that the time of each step is known.
@@ -246,7 +249,12 @@ func (f *fleet) startAgent(ctx context.Context, group *errgroup.Group, name stri
 	if err := os.MkdirAll(m.root, 0o755); err != nil {
 		return err
 	}
-	root, err := install.Open(m.root)
+	root, err := install.OpenDisk(m.root, durable.Disk{Trace: func(op durable.Op, _ string) error {
+		if op == durable.OpSync || op == durable.OpSyncDir {
+			f.fsyncs.Add(1)
+		}
+		return nil
+	}})
 	if err != nil {
 		return err
 	}

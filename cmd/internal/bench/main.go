@@ -18,9 +18,11 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"runtime/pprof"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -31,25 +33,72 @@ import (
 func main() {
 	eval.Child()
 	play()
-	only := flag.String("only", "", "publish or evaluation; both if left out")
+	only := flag.String("only", "", "publish (fleet: without its peers), or evaluation; both if left out")
 	services := flag.String("services", "50,500,2000", "sizes of the repositories that are validated")
 	turns := flag.Int("turns", 5, "validations of each side and size")
 	n := flag.Int("n", 200, "hosts")
 	rounds := flag.Int("rounds", 10, "releases in each run")
+	profile := flag.String("profile", "", "write a CPU profile of the publish part to this file")
 	peers := flag.String("peers", "../shared/peers", "directory with the peer etcd; without it nothing is compared")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	sizes, err := numbers(*services)
-	if err == nil && *only != "publish" {
+	if err == nil && (*only == "" || *only == "evaluation") {
 		err = evaluation(ctx, sizes, *turns)
 	}
 	if err == nil && *only != "evaluation" {
-		err = run(ctx, *n, *rounds, *peers)
+		if *profile != "" {
+			f, ferr := os.Create(*profile)
+			if ferr != nil {
+				fmt.Fprintln(os.Stderr, "bench:", ferr)
+				os.Exit(1)
+			}
+			defer f.Close()
+			if ferr := pprof.StartCPUProfile(f); ferr != nil {
+				fmt.Fprintln(os.Stderr, "bench:", ferr)
+				os.Exit(1)
+			}
+			defer pprof.StopCPUProfile()
+			if m, err := os.Create(*profile + ".mem"); err == nil {
+				defer pprof.Lookup("allocs").WriteTo(m, 0)
+			}
+		}
+		if *only == "fleet" {
+			err = alone(ctx, *n, *rounds)
+		} else {
+			err = run(ctx, *n, *rounds, *peers)
+		}
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
+	}
+}
+
+// alone measures muster by itself, for a profile.
+func alone(ctx context.Context, n, rounds int) error {
+	phases := map[string][]time.Duration{}
+	took, err := runFleet(ctx, nil, n, rounds, false, phases)
+	if err != nil {
+		return err
+	}
+	row("muster, reload by a call in the process", took)
+	printPhases(phases)
+	return nil
+}
+
+func printPhases(phases map[string][]time.Duration) {
+	fmt.Printf("\nwhere the time goes (after the start of publish; median over rounds of the median and of the last host)\n\n")
+	fmt.Printf("  %-24s %10s %10s\n", "step done", "half", "all")
+	for _, s := range append([]string{"published"}, append(steps, "green")...) {
+		if half := phases[s+"/half"]; len(half) > 0 {
+			fmt.Printf("  %-24s %10s %10s\n", s, round(median(half)), round(median(phases[s+"/all"])))
+		}
+	}
+	if cpu, fsyncs := phases["cpu"], phases["fsyncs"]; len(cpu) > 0 && len(fsyncs) > 0 {
+		fmt.Printf("\n  muster: %s of processor time a round, %.1f fsyncs a host and release (5 files, 3 directories, the state, the swap; the state once more after the report)\n",
+			round(median(cpu)), median(fsyncs).Seconds())
 	}
 }
 
@@ -93,13 +142,7 @@ func run(ctx context.Context, n, rounds int, peers string) error {
 		fmt.Printf("\n  ratio to etcd durable: %.2f (target 1.3); with an exec a host: %.2f\n", ratio(muster, durable), ratio(execs, durable))
 		fmt.Printf("  ratio to etcd plain:   %.2f; with an exec a host: %.2f\n", ratio(muster, plain), ratio(execs, plain))
 	}
-	fmt.Printf("\nwhere the time goes (after the start of publish; median over rounds of the median and of the last host)\n\n")
-	fmt.Printf("  %-24s %10s %10s\n", "step done", "half", "all")
-	for _, s := range append([]string{"published"}, append(steps, "green")...) {
-		if half := phases[s+"/half"]; len(half) > 0 {
-			fmt.Printf("  %-24s %10s %10s\n", s, round(median(half)), round(median(phases[s+"/all"])))
-		}
-	}
+	printPhases(phases)
 	return idleAgent(ctx, dir)
 }
 
@@ -138,7 +181,14 @@ func runFleet(ctx context.Context, sum []time.Duration, n, rounds int, exec bool
 	if err := f.green(ctx, 1, 2*time.Minute); err != nil {
 		return nil, fmt.Errorf("first release: %w", err)
 	}
+	fsyncs := f.fsyncs.Load()
+	defer func() {
+		if phases != nil {
+			phases["fsyncs"] = append(phases["fsyncs"], time.Duration(f.fsyncs.Load()-fsyncs)*time.Second/time.Duration(n*rounds))
+		}
+	}()
 	for range rounds {
+		cpu := spent(syscall.RUSAGE_SELF) + spent(syscall.RUSAGE_CHILDREN)
 		started := time.Now()
 		epoch, err := f.publish(ctx, names, 4096)
 		if err != nil {
@@ -159,6 +209,7 @@ func runFleet(ctx context.Context, sum []time.Duration, n, rounds int, exec bool
 		}
 		note("published", published, published)
 		note("green", took, took)
+		phases["cpu"] = append(phases["cpu"], spent(syscall.RUSAGE_SELF)+spent(syscall.RUSAGE_CHILDREN)-cpu)
 		for _, s := range steps {
 			var at []time.Duration
 			for _, h := range f.hosts {
@@ -209,12 +260,14 @@ var peerLine = regexp.MustCompile(`median=(\S+) min=(\S+) max=(\S+)`)
 func runPeer(ctx context.Context, sum []time.Duration, bin string, n, rounds int, args ...string) ([]time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, bin, append([]string{"-n", strconv.Itoa(n), "-rounds", strconv.Itoa(rounds)}, args...)...).Output()
+	cmd := exec.CommandContext(ctx, bin, append([]string{"-n", strconv.Itoa(n), "-rounds", strconv.Itoa(rounds)}, args...)...)
+	out, err := cmd.Output()
 	m := peerLine.FindStringSubmatch(string(out))
 	if m == nil {
 		return nil, fmt.Errorf("the peer said nothing: %w", err)
 	}
-	fmt.Printf("etcd %-9s: median %s\n", strings.Join(args, " "), m[1])
+	fmt.Printf("etcd %-9s: median %s; at most %s of processor time a round, its start included; 7 fsyncs a host and round with -durable (4 files, 3 directories), else 1\n",
+		strings.Join(args, " "), m[1], round((cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime())/time.Duration(rounds)))
 	for _, s := range m[1:] {
 		d, err := time.ParseDuration(s)
 		if err != nil {

@@ -46,6 +46,8 @@ func play() {
 		err = validate(dir, role == "cached")
 	case "bare":
 		err = bare(dir)
+	case "loop":
+		err = loop(dir)
 	default:
 		err = fmt.Errorf("no role %q", role)
 	}
@@ -59,6 +61,7 @@ func play() {
 // validate is what `muster validate` does, up to printing.
 func validate(dir string, cached bool) error {
 	start := time.Now()
+	eval.Hasten(64 << 20)
 	var out outcome
 	var opts pipeline.Options
 	if cached {
@@ -133,8 +136,39 @@ func request(dir string) (*eval.Request, error) {
 	return req, err
 }
 
+// saved is where bare leaves the merged units of a repository for loop.
+func saved(dir string) string { return dir + ".merged" }
+
+// loop runs the bare loop once, in this new process: as a child evaluates once.
+func loop(dir string) error {
+	req, err := request(dir)
+	if err != nil {
+		return err
+	}
+	units, err := os.ReadFile(saved(dir))
+	if err != nil {
+		return err
+	}
+	b, err := eval.LoadBare(req, units)
+	if err != nil {
+		return err
+	}
+	o := outcome{Units: b.Units()}
+	cost, bytes, err := b.Loop(func() time.Duration { return spent(syscall.RUSAGE_SELF) })
+	if err != nil {
+		return err
+	}
+	o.Took, o.CPU, o.Bytes = cost.Wall, cost.CPU, bytes
+	var ru syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &ru); err != nil {
+		return err
+	}
+	o.Parent = ru.Maxrss
+	return json.NewEncoder(os.Stdout).Encode(o)
+}
+
 // bare prepares once, and does one run for each line that it is given: "loop", or "whole" and "merged" for an evaluation in this process with the check
-// of layers alone and without. "sample DIR N" writes N units for the cue command instead.
+// of layers alone and without. "save" leaves the merged units for loop, and "sample DIR N" writes N units for the cue command instead.
 func bare(dir string) error {
 	// As in the evaluation child.
 	debug.SetGCPercent(400)
@@ -162,6 +196,14 @@ func bare(dir string) error {
 			}
 		case "whole", "merged":
 			cost = b.Whole(line == "whole", processor)
+		case "save":
+			units, err := b.Save()
+			if err == nil {
+				err = os.WriteFile(saved(dir), units, 0o600)
+			}
+			if err != nil {
+				return err
+			}
 		default:
 			if _, err := fmt.Sscanf(line, "sample %s %d", &to, &n); err != nil {
 				return fmt.Errorf("%q: %w", line, err)

@@ -53,15 +53,27 @@ const maxDepth = 1000
 // Encode writes v in the format; text takes a string as it is. A value that the format cannot hold is an *Error.
 func Encode(format string, v Value) ([]byte, error) {
 	w := &writer{format: format}
-	write, ok := map[string]func(Value) error{
-		"json": w.json, "yaml": w.yaml, "toml": w.toml, "env": w.env, "text": w.text,
-	}[format]
-	if !ok {
+	var write func(Value) error
+	switch format {
+	case "json":
+		write = w.json
+	case "yaml":
+		write = w.yaml
+	case "toml":
+		write = w.toml
+	case "env":
+		write = w.env
+	case "text":
+		write = w.text
+	default:
 		return nil, fmt.Errorf("encode: unknown format %q: one of %s", format, strings.Join(Formats, ", "))
 	}
-	if err := w.check(v, 0); err != nil {
-		return nil, err
+	if !sound(v, 0) {
+		if err := w.check(v, 0); err != nil {
+			return nil, err
+		}
 	}
+	w.buf.Grow(512)
 	if err := write(v); err != nil {
 		return nil, err
 	}
@@ -87,7 +99,50 @@ func (w *writer) at(key string, f func() error) error {
 	return err
 }
 
-var numberSyntax = regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?$`)
+// decimal reports whether n is an optional minus, digits without leading zeros, and perhaps a point with digits after it.
+func decimal(n Number) bool {
+	s := strings.TrimPrefix(string(n), "-")
+	whole, part, point := strings.Cut(s, ".")
+	return digits(whole) && (len(whole) == 1 || whole[0] != '0') && (!point || digits(part))
+}
+
+func digits(s string) bool {
+	for i := range len(s) {
+		if s[i] < '0' || s[i] > '9' {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// sound reports whether check has nothing to say, for less: it keeps no path and visits keys in any order.
+func sound(v Value, depth int) bool {
+	if depth > maxDepth {
+		return false
+	}
+	switch v := v.(type) {
+	case nil, bool:
+	case Number:
+		return decimal(v)
+	case string:
+		return utf8.ValidString(v)
+	case []any:
+		for _, e := range v {
+			if !sound(e, depth+1) {
+				return false
+			}
+		}
+	case map[string]any:
+		for k, e := range v {
+			if !utf8.ValidString(k) || !sound(e, depth+1) {
+				return false
+			}
+		}
+	default:
+		return false
+	}
+	return true
+}
 
 // check refuses what no format can hold, so that the writers need not.
 func (w *writer) check(v Value, depth int) error {
@@ -97,7 +152,7 @@ func (w *writer) check(v Value, depth int) error {
 	switch v := v.(type) {
 	case nil, bool:
 	case Number:
-		if !numberSyntax.MatchString(string(v)) {
+		if !decimal(v) {
 			return w.errorf("not a plain decimal number")
 		}
 	case string:
@@ -187,6 +242,11 @@ func needsEscape(r rune) bool {
 // quote writes s in double quotes. All escapes used are common to YAML 1.1, YAML 1.2 and TOML 1.0; JSON has no \U and takes surrogates.
 func (w *writer) quote(s string) {
 	w.buf.WriteByte('"')
+	defer w.buf.WriteByte('"')
+	if bare(s) {
+		w.buf.WriteString(s)
+		return
+	}
 	for _, r := range s {
 		switch {
 		case r == '"' || r == '\\':
@@ -209,7 +269,16 @@ func (w *writer) quote(s string) {
 			fmt.Fprintf(&w.buf, `\U%08X`, r)
 		}
 	}
-	w.buf.WriteByte('"')
+}
+
+// bare reports whether s is printable ASCII without a quote or a backslash, as nearly all texts are.
+func bare(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c < 0x20 || c > 0x7e || c == '"' || c == '\\' {
+			return false
+		}
+	}
+	return true
 }
 
 func (w *writer) indent(n int) {

@@ -1,7 +1,6 @@
 package encode
 
 import (
-	"regexp"
 	"strings"
 	"unicode/utf8"
 )
@@ -112,9 +111,57 @@ func (w *writer) yamlString(s string, depth int) {
 	w.buf.WriteByte('\n')
 }
 
-// plainWord starts with a letter, '/' or '_', so it is no number, date, time, merge key, indicator or directive in any version; it holds no
-// '#', no quote, and a ':' only in front of something other than a space.
-var plainWord = regexp.MustCompile(`^[A-Za-z/_](?:[A-Za-z0-9_./@+,=%;()$-]|:[A-Za-z0-9_./@+-]| [A-Za-z0-9_./(])*$`)
+// Where a byte may stand in a text without quotes.
+const (
+	plainFirst  = 1 << iota // at its beginning
+	plainLater              // after that
+	afterColon              // behind a ':'
+	afterSpace              // behind a space
+	plainColon              // it is a ':'
+	plainSpace              // it is a space
+	plainLetter = plainFirst | plainLater | afterColon | afterSpace
+)
+
+var plainBytes = func() (t [256]uint8) {
+	set := func(bytes string, where uint8) {
+		for i := range len(bytes) {
+			t[bytes[i]] |= where
+		}
+	}
+	for c := byte('a'); c <= 'z'; c++ {
+		t[c], t[c-'a'+'A'] = plainLetter, plainLetter
+	}
+	set("/_", plainLetter)
+	set("0123456789.", plainLater|afterColon|afterSpace)
+	set("@+-", plainLater|afterColon)
+	set(",=%;$)", plainLater)
+	set("(", plainLater|afterSpace)
+	set(":", plainColon)
+	set(" ", plainSpace)
+	return t
+}()
+
+// plainWord reports whether a text starts with a letter, '/' or '_', so that it is no number, date, time, merge key, indicator or directive in any version,
+// and holds no '#', no quote, and a ':' only in front of something other than a space.
+func plainWord(s string) bool {
+	want := uint8(plainFirst)
+	for i := range len(s) {
+		is := plainBytes[s[i]]
+		switch {
+		case is&want != 0:
+			want = plainLater
+		case want != plainLater:
+			return false
+		case is == plainColon:
+			want = afterColon
+		case is == plainSpace:
+			want = afterSpace
+		default:
+			return false
+		}
+	}
+	return want == plainLater
+}
 
 // yamlWords are the words that YAML 1.1 or 1.2, or a reader known to us, takes for something else than a string. Compared in lower case:
 // readers differ on which spellings count.
@@ -124,8 +171,10 @@ var yamlWords = map[string]bool{
 	"null": true, "nan": true, "inf": true, "infinity": true, "t": true, "f": true,
 }
 
+const longestWord = len("infinity")
+
 func plainYAML(s string) bool {
-	return plainWord.MatchString(s) && !yamlWords[strings.ToLower(s)]
+	return plainWord(s) && (len(s) > longestWord || !yamlWords[strings.ToLower(s)])
 }
 
 // literalYAML is the readable form of certificates and scripts. Whatever could meet an edge of the indentation or chomping rules, which

@@ -38,6 +38,11 @@ const maxErrors = 20
 // Every value but the root of a blank file has the position where it is written, and so has every key. What a format says twice, and what
 // would not come out as it was written (dates, infinities, rounded numbers), is an error at that path.
 func Read(name string, data []byte, base bool) (*Node, []*Error) {
+	return ReadAs(path.Ext(name), name, data, base)
+}
+
+// ReadAs is Read for what has its format from elsewhere: ext is the extension of a layer of that format, name only says where it is.
+func ReadAs(ext, name string, data []byte, base bool) (*Node, []*Error) {
 	r := &reader{name: name, data: data, base: base}
 	if err := r.encoding(); err != nil {
 		return nil, []*Error{err}
@@ -45,7 +50,7 @@ func Read(name string, data []byte, base bool) (*Node, []*Error) {
 	r.file = token.NewFile(name, -1, len(r.data))
 	r.file.SetLinesForContent(r.data)
 	var root *Node
-	switch path.Ext(name) {
+	switch ext {
 	case ".yaml":
 		root = r.yaml()
 	case ".json":
