@@ -11,8 +11,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-
-	"golang.org/x/sys/unix"
 )
 
 // diskDir is a directory of a work tree as it was read: what git does not ignore, sorted by name.
@@ -41,11 +39,11 @@ type dirent struct {
 	kind fs.FileMode
 }
 
-// diskReader reads a work tree by several goroutines, a directory at a time. Every name is opened in its own directory and never followed, so that
-// no link and no renaming leads out.
+// diskReader reads a work tree by several goroutines, a directory at a time. Every name is opened in its own directory (a handle) and never followed, so
+// that no link and no renaming leads out.
 type diskReader struct {
 	root    string
-	tracked *trackedSet
+	tracked func() *trackedSet // waits for the index; only where something is ignored, or much too much is there, does it matter
 
 	mu      sync.Mutex
 	more    sync.Cond
@@ -56,7 +54,7 @@ type diskReader struct {
 	bytes   atomic.Int64
 }
 
-func readDisk(root string, ignored ignores, tracked *trackedSet) (*diskDir, error) {
+func readDisk(root string, ignored ignores, tracked func() *trackedSet) (*diskDir, error) {
 	w := &diskReader{root: root, tracked: tracked}
 	w.more.L = &w.mu
 	top := &diskDir{path: ".", ignored: ignored}
@@ -101,7 +99,7 @@ func (w *diskReader) work() {
 }
 
 // below reads a subdirectory, or leaves it to a goroutine that has nothing to do.
-func (w *diskReader) below(d *diskDir, dir int, name string, buf []byte, held int) {
+func (w *diskReader) below(d *diskDir, dir handle, name string, buf []byte, held int) {
 	const maxHeld = 16 // directories held open by one goroutine
 	if w.idle.Load() > 0 || held == maxHeld {
 		w.mu.Lock()
@@ -118,20 +116,14 @@ func (w *diskReader) below(d *diskDir, dir int, name string, buf []byte, held in
 	}
 }
 
-func openDirAt(dir int, name string) (int, error) {
-	return again(func() (int, error) {
-		return unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	})
-}
-
 // dir reads an open directory, and closes it.
-func (w *diskReader) dir(d *diskDir, fd int, buf []byte, held int) error {
-	defer unix.Close(fd)
+func (w *diskReader) dir(d *diskDir, fd handle, buf []byte, held int) error {
+	defer closeDir(fd)
 	list, err := readDir(fd, buf)
 	if err != nil {
 		return fmt.Errorf("%s: %w", shown(d.path), err)
 	}
-	if w.entries.Add(int64(len(list))) > 2*MaxEntries+int64(len(w.tracked.files)) {
+	if n := w.entries.Add(int64(len(list))); n > 2*MaxEntries && n > 2*MaxEntries+int64(len(w.tracked().files)) {
 		return refuse(d.path, fmt.Sprintf("more than %d files and directories", MaxEntries), "split the repository, or ignore what does not belong to it")
 	}
 	slices.SortFunc(list, func(a, b dirent) int { return strings.Compare(a.name, b.name) })
@@ -155,7 +147,7 @@ func (w *diskReader) dir(d *diskDir, fd int, buf []byte, held int) error {
 			}
 		case e.kind == fs.ModeDir:
 			skip := d.inIgnored || ignored.match(p, true)
-			if skip && !w.tracked.dirs[p] {
+			if skip && !w.tracked().dirs[p] {
 				continue
 			}
 			if strings.Count(p, "/") > maxDepth {
@@ -164,60 +156,23 @@ func (w *diskReader) dir(d *diskDir, fd int, buf []byte, held int) error {
 			sub := &diskDir{path: p, ignored: ignored, inIgnored: skip}
 			d.entries = append(d.entries, diskEntry{name: name, sub: sub})
 			w.below(sub, fd, name, buf, held)
-		case !w.tracked.files[p] && (d.inIgnored || ignored.match(p, false)):
+		case (d.inIgnored || ignored.match(p, false)) && !w.tracked().files[p]:
 		case e.kind == fs.ModeSymlink:
 			entry := diskEntry{name: name, link: true}
 			entry.data, entry.err = readLink(fd, p, name)
 			d.entries = append(d.entries, entry)
 		case e.kind.IsRegular():
 			d.entries = append(d.entries, w.file(fd, p, name, buf))
+		case e.kind&fs.ModeIrregular != 0 && leadsElsewhere:
+			why := refuse(p, "a junction, or another reparse point that is no symbolic link", "put the files themselves there, or ignore it")
+			d.entries = append(d.entries, diskEntry{name: name, err: why})
 		} // sockets, pipes and devices: git passes them over
 	}
 	return nil
 }
 
-// open goes down from the root name by name.
-func (w *diskReader) open(p string) (int, error) {
-	fd, err := again(func() (int, error) { return unix.Open(w.root, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0) })
-	if err != nil {
-		return 0, &fs.PathError{Op: "open", Path: w.root, Err: err}
-	}
-	if p != "." {
-		for name := range strings.SplitSeq(p, "/") {
-			next, err := openDirAt(fd, name)
-			_ = unix.Close(fd)
-			if err != nil {
-				return 0, fmt.Errorf("%s: %w", shown(p), err)
-			}
-			fd = next
-		}
-	}
-	return fd, nil
-}
-
-func again(f func() (int, error)) (int, error) {
-	for {
-		n, err := f()
-		if !errors.Is(err, unix.EINTR) {
-			return n, err
-		}
-	}
-}
-
-func readLink(dir int, p, name string) ([]byte, error) {
-	buf := make([]byte, maxTarget+1)
-	n, err := again(func() (int, error) { return unix.Readlinkat(dir, name, buf) })
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", shown(p), err)
-	}
-	if n > maxTarget {
-		return nil, refuse(p, "a symlink with an overlong target", "run git fsck")
-	}
-	return buf[:n:n], nil
-}
-
 // file reads one file, unless it is too large by itself or with all others: the builder says so, in order.
-func (w *diskReader) file(dir int, p, name string, buf []byte) diskEntry {
+func (w *diskReader) file(dir handle, p, name string, buf []byte) diskEntry {
 	e := diskEntry{name: name}
 	e.err = w.read(&e, dir, name, buf)
 	if e.err != nil {
@@ -228,22 +183,9 @@ func (w *diskReader) file(dir int, p, name string, buf []byte) diskEntry {
 
 var errChanged = errors.New("changed while it was read; try again")
 
-func (w *diskReader) read(e *diskEntry, dir int, name string, buf []byte) error {
-	fd, err := again(func() (int, error) {
-		return unix.Openat(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	})
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	var st unix.Stat_t
-	if _, err := again(func() (int, error) { return 0, unix.Fstat(fd, &st) }); err != nil {
-		return err
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return errChanged
-	}
-	e.size, e.exec = st.Size, st.Mode&0o100 != 0
+// fill reads the whole of a file that is size bytes long by its attributes, unless it is too large.
+func (w *diskReader) fill(e *diskEntry, size int64, buf []byte, read func([]byte) (int, error)) error {
+	e.size = size
 	if e.size > MaxFile || w.bytes.Add(e.size) > MaxTree {
 		return nil
 	}
@@ -252,7 +194,7 @@ func (w *diskReader) read(e *diskEntry, dir int, name string, buf []byte) error 
 	}
 	n := 0
 	for n <= int(e.size) { // one byte more than there should be
-		got, err := again(func() (int, error) { return unix.Read(fd, buf[n:e.size+1]) })
+		got, err := read(buf[n : e.size+1])
 		if err != nil {
 			return err
 		}
@@ -272,7 +214,7 @@ func (w *diskReader) read(e *diskEntry, dir int, name string, buf []byte) error 
 }
 
 // ignoresOf adds the directory's own .gitignore. Like git, it does not follow a link of that name.
-func (w *diskReader) ignoresOf(d *diskDir, dir int, list []dirent, buf []byte) (ignores, error) {
+func (w *diskReader) ignoresOf(d *diskDir, dir handle, list []dirent, buf []byte) (ignores, error) {
 	const name = ".gitignore"
 	i, there := slices.BinarySearchFunc(list, name, func(e dirent, name string) int { return strings.Compare(e.name, name) })
 	if !there || !list[i].kind.IsRegular() {

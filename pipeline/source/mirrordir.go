@@ -40,10 +40,10 @@ func (m *Mirror) claim() error {
 	if err != nil {
 		return err
 	}
-	err = syscall.Flock(int(m.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-	if err != nil {
+	taken, err := lockFile(m.lock)
+	if err != nil || !taken {
 		_ = m.lock.Close()
-		if errors.Is(err, syscall.EWOULDBLOCK) {
+		if err == nil {
 			return fmt.Errorf("%w; end it, or name another directory", ErrMirrorBusy)
 		}
 		return fmt.Errorf("lock: %w", err)

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"github.com/go-git/go-billy/v5/osfs"
 	"github.com/go-git/go-git/v5/plumbing/filemode"
@@ -19,10 +21,11 @@ func (r *Repo) readWorkTree() (*tree, error) {
 	if r.workTree == "" {
 		return nil, fmt.Errorf("%w: the repository is bare; name a revision instead (--rev)", ErrNoWorkTree)
 	}
-	tracked, err := r.tracked()
-	if err != nil {
-		return nil, err
-	}
+	// The index is read while the disk is.
+	index := sync.OnceValues(r.tracked)
+	var reading sync.WaitGroup
+	defer reading.Wait()
+	reading.Go(func() { _, _ = index() })
 	ignored, err := r.standardIgnores()
 	if err != nil {
 		return nil, err
@@ -34,8 +37,14 @@ func (r *Repo) readWorkTree() (*tree, error) {
 	case !errors.Is(err, errNoRef): // a first commit need not be there yet
 		return nil, err
 	}
-	root, err := readDisk(r.workTree, ignored, tracked)
-	if err != nil {
+	root, err := readDisk(r.workTree, ignored, func() *trackedSet {
+		if t, err := index(); err == nil {
+			return t
+		}
+		return &trackedSet{} // nothing of what is read counts then
+	})
+	tracked, indexErr := index()
+	if err := cmp.Or(indexErr, err); err != nil {
 		return nil, err
 	}
 	w := &assembler{b: newBuilder(), tracked: tracked}
@@ -65,6 +74,9 @@ type trackedSet struct {
 	files, dirs map[string]bool
 	// texts are links that git wrote as files holding the target, where core.symlinks is false.
 	texts map[string]bool
+	// execs are the executable ones; byIndex says that git goes by them and not by the disk, as where core.fileMode is false.
+	execs   map[string]bool
+	byIndex bool
 }
 
 func (r *Repo) tracked() (*trackedSet, error) {
@@ -82,7 +94,8 @@ func (r *Repo) tracked() (*trackedSet, error) {
 		return nil, err
 	}
 	noLinks := strings.EqualFold(cfg.Section("core").Option("symlinks"), "false")
-	t := &trackedSet{files: map[string]bool{}, dirs: map[string]bool{}, texts: map[string]bool{}}
+	t := &trackedSet{files: map[string]bool{}, dirs: map[string]bool{}, texts: map[string]bool{}, execs: map[string]bool{}}
+	t.byIndex = noModes || strings.EqualFold(cfg.Section("core").Option("filemode"), "false")
 	for _, e := range idx.Entries {
 		if e.Mode == filemode.Submodule {
 			return nil, submodule(e.Name)
@@ -91,6 +104,7 @@ func (r *Repo) tracked() (*trackedSet, error) {
 			return nil, refuse(e.Name, "left out of the work tree by a sparse checkout", "run git sparse-checkout disable, "+next)
 		}
 		t.files[e.Name] = true
+		t.execs[e.Name] = e.Mode == filemode.Executable
 		t.texts[e.Name] = noLinks && e.Mode == filemode.Symlink
 		for d := path.Dir(e.Name); d != "." && !t.dirs[d]; d = path.Dir(d) {
 			t.dirs[d] = true
@@ -159,5 +173,9 @@ func (w *assembler) file(p string, e *diskEntry) error {
 	if e.data == nil {
 		return fmt.Errorf("%s: not read", shown(p)) // the builder refused it, or the sum of all
 	}
-	return w.b.put(p, e.exec, &node{size: e.size, data: e.data, sum: e.sum})
+	exec := e.exec
+	if w.tracked.byIndex { // a file that it does not know would come in as a plain one
+		exec = w.tracked.execs[p]
+	}
+	return w.b.put(p, exec, &node{size: e.size, data: e.data, sum: e.sum})
 }

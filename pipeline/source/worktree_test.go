@@ -2,6 +2,7 @@ package source_test
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -211,4 +212,32 @@ func TestIgnoreProperty(t *testing.T) {
 			rt.Fatal(err)
 		}
 	})
+}
+
+// Where core.fileMode is false, as on Windows, git takes what the index says for what is executable.
+func TestModesByIndex(t *testing.T) {
+	dir := initRepo(t)
+	write(t, dir, "run", "x")
+	write(t, dir, "read", "x")
+	if err := os.Chmod(filepath.Join(dir, "run"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	commit(t, dir, "c")
+	git(t, dir, "config", "core.fileMode", "false")
+	write(t, dir, "new", "untracked")
+	for name, mode := range map[string]os.FileMode{"run": 0o644, "read": 0o755, "new": 0o755} {
+		if err := os.Chmod(filepath.Join(dir, name), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tree := workTree(t, dir)
+	for name, want := range map[string]os.FileMode{"run": 0o755, "read": 0o644, "new": 0o644} {
+		info, err := fs.Stat(tree.FS(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode().Perm() != want {
+			t.Errorf("%s has mode %04o, want %04o as git sees it", name, info.Mode().Perm(), want)
+		}
+	}
 }
