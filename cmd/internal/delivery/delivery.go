@@ -1,0 +1,310 @@
+// Package delivery says on the forge what becomes of releases: a deployment for each environment, a status of the commit, a pull request that takes back what failed.
+// It follows the collector, and nothing waits for it: whatever it could not say it says later.
+package delivery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/muster-config/muster/distributor/api"
+	"github.com/muster-config/muster/distributor/manifest"
+	"github.com/muster-config/muster/pipeline/forge"
+)
+
+// Context of the commit status.
+const Context = "muster / delivered"
+
+// Times.
+const (
+	defaultEvery = 30 * time.Second // between two words about the same deployment in the same state and wave
+	lookAgain    = 15 * time.Second // without an event: greens come with time too
+	firstPause   = 5 * time.Second
+	longestPause = 5 * time.Minute
+	firstWord    = 10 * time.Second // that the collector has to say how all cohorts stand
+	maxActive    = 8                // releases followed at a time; of older ones the newer tell
+	adopted      = 3                // releases looked after at the start
+)
+
+// Forge is where it is said. *forge.Client is one.
+type Forge interface {
+	Deploy(ctx context.Context, d forge.Deployment) (*forge.Deployment, error)
+	Progress(ctx context.Context, d *forge.Deployment, s forge.DeploymentStatus) error
+	Status(ctx context.Context, commit string, s forge.Status) error
+	Said(ctx context.Context, commit, context string) (forge.Status, error)
+	Revert(ctx context.Context, r forge.Revert) (*forge.Pull, bool, error)
+	Calls() forge.Calls
+}
+
+// Collector is who knows. *api.Client is one.
+type Collector interface {
+	Events(ctx context.Context, got func(api.Event)) error
+	Wait(ctx context.Context, epoch uint64, query api.WaitQuery) (*api.Wait, error)
+	Releases(ctx context.Context) ([]api.Release, error)
+}
+
+// Config of a Deliverer.
+type Config struct {
+	Forge     Forge
+	Collector Collector
+	Load      func(ctx context.Context, epoch uint64) (*manifest.Release, error) // from the store, verified
+	Branch    string                                                             // that reverts go to
+	Per       Per                                                                // default PerEnv
+	Revert    bool
+	URL       string        // of where to read more; http or https, or ""
+	Every     time.Duration // default 30s
+	Say       func(text string)
+}
+
+// Deliverer follows releases. Published and Refused may be called from anywhere and never wait; Run does the work.
+type Deliverer struct {
+	cfg  Config
+	wake chan struct{}
+
+	once  sync.Once
+	heard chan struct{} // closed by the first event
+
+	mu       sync.Mutex
+	fresh    []uint64 // epochs
+	refused  []refused
+	rollouts map[string]api.Event
+
+	active []*tracked // of Run alone, by epoch
+}
+
+type refused struct{ commit, why string }
+
+// tracked is a release under way.
+type tracked struct {
+	Release
+	deployments map[string]*forge.Deployment
+	told        map[string]said
+	at          map[string]time.Time
+	status      *forge.Status // said last; nil: not known
+	reverted    bool
+	watched     bool // a late failure would take it back yet
+	done        bool
+	before      forge.Calls
+}
+
+// New makes a Deliverer.
+func New(cfg Config) *Deliverer {
+	if cfg.Per == "" {
+		cfg.Per = PerEnv
+	}
+	if cfg.Every <= 0 {
+		cfg.Every = defaultEvery
+	}
+	return &Deliverer{cfg: cfg, wake: make(chan struct{}, 1), heard: make(chan struct{}), rollouts: map[string]api.Event{}}
+}
+
+// Published takes up a release.
+func (d *Deliverer) Published(epoch uint64) {
+	d.mu.Lock()
+	d.fresh = append(d.fresh, epoch)
+	d.mu.Unlock()
+	d.poke()
+}
+
+// Refused takes up a commit that was not published.
+func (d *Deliverer) Refused(commit, why string) {
+	d.mu.Lock()
+	d.refused = append(d.refused, refused{commit, why})
+	if n := len(d.refused); n > 100 { // the forge is away for long: the newest matter
+		d.refused = d.refused[n-100:]
+	}
+	d.mu.Unlock()
+	d.poke()
+}
+
+func (d *Deliverer) poke() {
+	select {
+	case d.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run says what there is to say until ctx ends. It never ends by itself.
+func (d *Deliverer) Run(ctx context.Context) {
+	var events sync.WaitGroup
+	defer events.Wait()
+	events.Go(func() { d.listen(ctx) })
+	d.begin(ctx)
+	d.adopt(ctx)
+	trouble, pause := "", firstPause
+	for ctx.Err() == nil {
+		err := d.turn(ctx)
+		wait := lookAgain
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			if text := err.Error(); text != trouble {
+				trouble = text
+				d.cfg.Say(text + "; what is missing is written later")
+			}
+			wait = pause
+			var e *forge.Error
+			if errors.As(err, &e) && !e.Until.IsZero() {
+				wait = max(wait, time.Until(e.Until))
+			}
+			pause = min(2*pause, longestPause)
+		case trouble != "":
+			trouble, pause = "", firstPause
+			d.cfg.Say("the forge answers again")
+		default:
+			pause = firstPause
+		}
+		if !d.rest(ctx, wait, err != nil) {
+			return
+		}
+	}
+}
+
+// begin waits until it is known how the cohorts stand: without that a release that was rolled back would seem to be under way. The collector says it all at once.
+func (d *Deliverer) begin(ctx context.Context) {
+	t := time.NewTimer(firstWord)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return
+	case <-t.C:
+		return
+	case <-d.heard:
+	}
+	d.rest(ctx, time.Second, true)
+}
+
+// rest waits for news; after trouble for the time alone.
+func (d *Deliverer) rest(ctx context.Context, wait time.Duration, alone bool) bool {
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	wake := d.wake
+	if alone {
+		wake = nil
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+	case <-wake:
+	}
+	return true
+}
+
+// listen follows the collector's events. One that is away is asked again.
+func (d *Deliverer) listen(ctx context.Context) {
+	pause := time.Second
+	for ctx.Err() == nil {
+		err := d.cfg.Collector.Events(ctx, func(e api.Event) {
+			d.mu.Lock()
+			d.rollouts[e.Cohort] = e
+			d.mu.Unlock()
+			d.once.Do(func() { close(d.heard) })
+			pause = time.Second
+			d.poke()
+		})
+		if err == nil {
+			continue
+		}
+		t := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+		case <-t.C:
+		}
+		t.Stop()
+		pause = min(2*pause, time.Minute)
+	}
+}
+
+// adopt takes up the newest releases: who was away while they were delivered says how they ended.
+func (d *Deliverer) adopt(ctx context.Context) {
+	list, err := d.cfg.Collector.Releases(ctx)
+	if err != nil {
+		return // what is published from now on is followed all the same
+	}
+	n := 0
+	for _, r := range list { // the newest first
+		if r.Kind != manifest.ReleaseCommit {
+			continue
+		}
+		if n++; n > adopted {
+			break
+		}
+		d.mu.Lock()
+		d.fresh = append(d.fresh, r.Epoch)
+		d.mu.Unlock()
+	}
+}
+
+// turn says all that is new. What fails is tried again in the next one.
+func (d *Deliverer) turn(ctx context.Context) error {
+	if err := d.take(ctx); err != nil {
+		return err
+	}
+	var errs []error
+	if err := d.sayRefused(ctx); err != nil {
+		return err
+	}
+	for _, t := range d.active {
+		if t.done {
+			continue
+		}
+		if err := d.deliver(ctx, t); err != nil {
+			errs = append(errs, err)
+			var e *forge.Error
+			if errors.As(err, &e) {
+				break // the others would fare no better
+			}
+		}
+	}
+	d.settle()
+	return errors.Join(errs...)
+}
+
+// take moves what was published into the list. A release is in it once.
+func (d *Deliverer) take(ctx context.Context) error {
+	for {
+		d.mu.Lock()
+		if len(d.fresh) == 0 {
+			d.mu.Unlock()
+			break
+		}
+		epoch := d.fresh[0]
+		d.mu.Unlock()
+		if !slices.ContainsFunc(d.active, func(t *tracked) bool { return t.Epoch == epoch }) {
+			rel, err := d.cfg.Load(ctx, epoch)
+			if err != nil {
+				return fmt.Errorf("read release %d: %w", epoch, err)
+			}
+			d.active = append(d.active, &tracked{Release: Of(rel), deployments: map[string]*forge.Deployment{}, told: map[string]said{}, at: map[string]time.Time{}, before: d.cfg.Forge.Calls()})
+		}
+		d.mu.Lock()
+		d.fresh = d.fresh[1:]
+		d.mu.Unlock()
+	}
+	slices.SortFunc(d.active, func(a, b *tracked) int { return int(int64(a.Epoch) - int64(b.Epoch)) })
+	if n := len(d.active); n > maxActive {
+		d.active = slices.Delete(d.active, 0, n-maxActive)
+	}
+	return nil
+}
+
+// settle forgets what is over: a success when nobody watches it any more, a failure when a newer release has come.
+func (d *Deliverer) settle() {
+	newest := uint64(0)
+	for _, t := range d.active {
+		newest = max(newest, t.Epoch)
+	}
+	for _, t := range d.active {
+		if t.status != nil && !t.done && (t.status.State == forge.Good && !t.watched || t.status.State == forge.Bad && t.Epoch < newest && (t.reverted || !d.cfg.Revert)) {
+			t.done = true
+			d.cfg.Say(fmt.Sprintf("epoch %d is told on GitHub (%s): %s", t.Epoch, t.status.Description, d.cfg.Forge.Calls().Sub(t.before)))
+		}
+	}
+	// The newest stays: it keeps its number from being taken up again.
+	d.active = slices.DeleteFunc(d.active, func(t *tracked) bool { return t.done && t.Epoch < newest })
+}

@@ -1,0 +1,69 @@
+package forge
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// limit reads from an answer whether a limit refused the request, and how long to wait until it may be sent again. GitHub tells it by 403 or 429, with Retry-After, with the
+// reset of the primary limit, or with its words alone: https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api#exceeding-the-rate-limit
+func (l *line) limit(a *answer, try int) (wait time.Duration, limited bool) {
+	now := l.now()
+	left, reset := a.header.Get("X-RateLimit-Remaining"), unix(a.header.Get("X-RateLimit-Reset"))
+	if left == "0" && reset.After(now) {
+		l.mu.Lock()
+		l.until = reset.Add(time.Second)
+		l.mu.Unlock()
+	}
+	if a.status != http.StatusForbidden && a.status != http.StatusTooManyRequests {
+		return 0, false
+	}
+	if after := retryAfter(a.header.Get("Retry-After"), now); after > 0 {
+		return after, true
+	}
+	if (left == "0" || left == "") && !reset.IsZero() {
+		return max(reset.Sub(now)+time.Second, time.Second), true
+	}
+	said := strings.ToLower(message(a.body))
+	if a.status == http.StatusTooManyRequests || strings.Contains(said, "rate limit") || strings.Contains(said, "abuse detection") {
+		return secondLimit << min(try, 4), true // a minute at least, and longer each time
+	}
+	return 0, false
+}
+
+func unix(s string) time.Time {
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || n <= 0 {
+		return time.Time{}
+	}
+	return time.Unix(n, 0)
+}
+
+// retryAfter reads seconds or a date; RFC 9110 10.2.3.
+func retryAfter(s string, now time.Time) time.Duration {
+	if n, err := strconv.Atoi(strings.TrimSpace(s)); err == nil && n >= 0 && n < 1<<24 {
+		return time.Duration(max(n, 1)) * time.Second
+	}
+	if at, err := http.ParseTime(s); err == nil {
+		return max(at.Sub(now), time.Second)
+	}
+	return 0
+}
+
+// message is what an answer says, or its beginning.
+func message(body []byte) string {
+	var said struct {
+		Message string `json:"message"`
+		Docs    string `json:"documentation_url"`
+	}
+	if json.Unmarshal(body, &said) == nil && said.Message != "" {
+		if strings.Contains(said.Docs, "rate-limit") && !strings.Contains(strings.ToLower(said.Message), "rate limit") {
+			said.Message += " (a rate limit)"
+		}
+		return said.Message
+	}
+	return string(body[:min(len(body), 200)])
+}

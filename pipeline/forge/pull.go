@@ -1,0 +1,152 @@
+package forge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/go-github/v60/github"
+)
+
+// Pull is a pull request.
+type Pull struct {
+	Number     int
+	URL        string
+	Title      string
+	Author     string // login
+	State      string // open, closed
+	Merged     bool
+	Head       string // commit
+	HeadBranch string
+	HeadRepo   string // owner/name; "" when it was deleted
+	Base       string // commit that it was compared with last
+	BaseBranch string
+	Merge      string // open: the would-be merge, "" while it is not known; merged: what came of it
+	Mergeable  *bool
+}
+
+func pull(p *github.PullRequest) Pull {
+	return Pull{
+		Number: p.GetNumber(), URL: p.GetHTMLURL(), Title: p.GetTitle(), Author: p.GetUser().GetLogin(), State: p.GetState(), Merged: p.GetMerged() || p.MergedAt != nil,
+		Head: p.GetHead().GetSHA(), HeadBranch: p.GetHead().GetRef(), HeadRepo: p.GetHead().GetRepo().GetFullName(), Base: p.GetBase().GetSHA(), BaseBranch: p.GetBase().GetRef(),
+		Merge: p.GetMergeCommitSHA(), Mergeable: p.Mergeable,
+	}
+}
+
+// Pull reads a pull request as it is now: one request.
+func (c *Client) Pull(ctx context.Context, number int) (*Pull, error) {
+	p, _, err := c.api.PullRequests.Get(ctx, c.owner, c.name, number)
+	if err != nil {
+		return nil, fail(fmt.Sprintf("read pull request %d", number), err)
+	}
+	out := pull(p)
+	return &out, nil
+}
+
+// Attribution is how a commit came to its branch.
+type Attribution struct {
+	Number    int      // of the pull request; 0: it came without one
+	Author    string   // login of who proposed it
+	Head      string   // the commit that was merged
+	Approvers []string // whose last word on the merged head is an approval, who may write to the repository, and who is not the author; sorted
+}
+
+// Attribution finds the merged pull request by which a commit came to a branch, and who approved what was merged: two requests, and one for each approver.
+func (c *Client) Attribution(ctx context.Context, commit, branch string) (*Attribution, error) {
+	var from *github.PullRequest
+	opts := &github.ListOptions{PerPage: 100}
+	for from == nil {
+		page, resp, err := c.api.PullRequests.ListPullRequestsWithCommit(ctx, c.owner, c.name, commit, opts)
+		if err != nil {
+			return nil, fail(fmt.Sprintf("find the pull request of commit %.12s", commit), err)
+		}
+		for _, p := range page {
+			if p.MergedAt == nil || branch != "" && p.GetBase().GetRef() != branch || !strings.EqualFold(p.GetBase().GetRepo().GetFullName(), c.Repo()) {
+				continue
+			}
+			// One that was merged as this commit goes before one that merely contains it.
+			if from == nil || p.GetMergeCommitSHA() == commit {
+				from = p
+			}
+		}
+		if resp.NextPage == 0 {
+			break
+		}
+		opts.Page = resp.NextPage
+	}
+	if from == nil {
+		return &Attribution{Approvers: []string{}}, nil
+	}
+	a := &Attribution{Number: from.GetNumber(), Author: from.GetUser().GetLogin(), Head: from.GetHead().GetSHA()}
+	var err error
+	a.Approvers, err = c.approvers(ctx, a)
+	return a, err
+}
+
+// approvers reads the reviews in their order. Of each reviewer the last word counts, and a comment is none:
+// https://docs.github.com/en/rest/pulls/reviews#list-reviews-for-a-pull-request
+func (c *Client) approvers(ctx context.Context, a *Attribution) ([]string, error) {
+	last := map[string]*github.PullRequestReview{}
+	opts := &github.ListOptions{PerPage: 100}
+	for {
+		page, resp, err := c.api.PullRequests.ListReviews(ctx, c.owner, c.name, a.Number, opts)
+		if err != nil {
+			return nil, fail(fmt.Sprintf("read the reviews of pull request %d", a.Number), err)
+		}
+		for _, r := range page {
+			if state := r.GetState(); state == "APPROVED" || state == "CHANGES_REQUESTED" || state == "DISMISSED" {
+				last[r.GetUser().GetLogin()] = r
+			}
+		}
+		if resp.NextPage == 0 {
+			break
+		}
+		opts.Page = resp.NextPage
+	}
+	out := []string{}
+	for login, r := range last {
+		if login == "" || r.GetState() != "APPROVED" || r.GetCommitID() != a.Head || strings.EqualFold(login, a.Author) {
+			continue
+		}
+		// Everybody who can see a repository can approve in it.
+		level, _, err := c.api.Repositories.GetPermissionLevel(ctx, c.owner, c.name, login)
+		if err = fail("ask what "+oneLine(login)+" may do in the repository", err); err != nil {
+			if errors.Is(err, ErrNotFound) {
+				continue
+			}
+			return nil, err
+		}
+		if p := level.GetPermission(); p == "admin" || p == "write" {
+			out = append(out, login)
+		}
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+// Member reports whether a login is an active member of org/team: one request, the first time.
+func (c *Client) Member(ctx context.Context, team, login string) (bool, error) {
+	key := team + "\x00" + login
+	c.wire.line.mu.Lock()
+	in, ok := c.teams[key]
+	c.wire.line.mu.Unlock()
+	if ok {
+		return in, nil
+	}
+	org, slug, ok := strings.Cut(team, "/")
+	if !ok || !repoName.MatchString(team) {
+		return false, &Error{Op: "ask who is in a team", Message: fmt.Sprintf("%.80q is not org/team", team), kind: ErrInvalid}
+	}
+	m, _, err := c.api.Teams.GetTeamMembershipBySlug(ctx, org, slug, login)
+	err = fail("ask whether "+oneLine(login)+" is in team "+team, err)
+	if err != nil && !errors.Is(err, ErrNotFound) {
+		return false, err
+	}
+	in = err == nil && m.GetState() == "active"
+	c.wire.line.mu.Lock()
+	c.teams[key] = in
+	c.wire.line.mu.Unlock()
+	return in, nil
+}
