@@ -48,11 +48,7 @@ func (s TrustState) Keys() (Keyring, error) {
 	if s.Keyring == nil {
 		return Keyring{}, fmt.Errorf("%w: none was accepted yet", ErrKeyring)
 	}
-	k, err := DecodeKeyring(s.Keyring.Payload)
-	if err != nil {
-		return Keyring{}, err
-	}
-	return *k, nil
+	return keyringOf(s.Keyring.Payload)
 }
 
 // AcceptKeyring takes keyring n+1, signed by n's root keys and by its own, or refuses with ErrKeyring. The same version again, equal bytes, is no change.

@@ -22,8 +22,10 @@ func fullPolicy() manifest.RolloutPolicy {
 			{Match: map[string]string{"canary": "true"}, Bake: "5m"}, {Count: 3, Min: 1, Bake: "10m"}, {Percent: 12.5, Min: 2, Bake: "30m"}, {Percent: 100, Bake: "0s"},
 		},
 		Gates: map[string]manifest.Gate{
-			"errors":  {Prometheus: `rate(errors{cohort="$cohort",epoch="$epoch"}[5m])`, Compare: &manifest.GateCompare{Ratio: 1.5}, Every: "30s", Fails: 1, NoData: "wait"},
-			"latency": {HTTP: "http://127.0.0.1:9090/p99", Min: pointer(0.0), Max: pointer(0.25), Every: "1m", Fails: 3, NoData: "fail"},
+			"errors":   {Prometheus: `rate(errors{cohort="$cohort",epoch="$epoch"}[5m])`, Compare: &manifest.GateCompare{Ratio: 1.5}, Every: "30s", Fails: 1, NoData: "wait"},
+			"failures": {Prometheus: `sum(rate(failures[5m]) $canary)`, Of: `sum(rate(requests[5m]) $canary)`, Max: pointer(0.01), Every: "30s", Fails: 1, NoData: "wait"},
+			"restarts": {Reported: "restarts", Max: pointer(0.1), Every: "30s", Fails: 1, NoData: "wait"},
+			"latency":  {HTTP: "http://127.0.0.1:9090/p99", Min: pointer(0.0), Max: pointer(0.25), Every: "1m", Fails: 3, NoData: "fail"},
 		},
 		MinReported: 0.95, MaxFailed: 1, MaxInFlight: "10%", Spread: "30s", Timeout: "2h", OnFailure: "rollback", Watch: "30m",
 		ApproveBefore: []int{3}, Windows: []string{"* 9-17 * * 1-5"}, Independent: true,
@@ -64,7 +66,7 @@ func fullRelease(t testing.TB) manifest.Release {
 				cohort: {
 					Description: "production, Europe", Labels: map[string]string{"env": "prod", "region": "eu"}, Services: []string{"checkout", "search"},
 					Hosts:   manifest.HostsPolicy{List: []string{"web-1", "web-2"}, Match: map[string][]string{"datacenter": {"fra", "ams"}}, Expect: &manifest.Expect{Min: 1, Max: 120}},
-					Rollout: "standard", Order: 100, Ephemeral: true, RetireAfter: "15m",
+					Rollout: "standard", Order: 100, Ephemeral: true, RetireAfter: "15m", RequireApprovals: 2, Owners: []string{"ana", "acme/payments"},
 				},
 				"staging":    {Labels: map[string]string{"env": "staging"}, Services: []string{"checkout"}, Hosts: manifest.HostsPolicy{Expect: &manifest.Expect{Min: 2, Max: 2}}, Rollout: "standard", Order: 10},
 				"staging-us": {Labels: map[string]string{"env": "staging"}, Services: []string{"checkout"}, Hosts: manifest.HostsPolicy{List: []string{"s-1"}}, Rollout: "standard", Order: 10},
@@ -118,10 +120,16 @@ func fullManifest(t testing.TB) manifest.Manifest {
 			{Below: "4ccccccccccccccc", Salt: "1043", Epoch: 1043, Why: "wave 3 of 4 (12.5%)"},
 			{Epoch: 1042, Why: "baseline"},
 		}
-		stop := manifest.Stop{By: "ana", Why: "INC-300", Since: issued, Until: pointer(issued.Add(3 * time.Hour)), Epoch: 1041, Hosts: []string{"web-4"}}
+		stop := manifest.Stop{By: "ana", Why: "INC-300", Since: issued, Until: pointer(issued.Add(3 * time.Hour)), Epoch: 1041, Hosts: []string{"web-4"}, Halt: "prod-us@2026-11-30T11:59:00Z"}
 		m.Rollout = manifest.Rollout{
 			PolicyName: "standard", PolicyEpoch: 1042, Policy: fullPolicy(), Target: 1043, Baseline: 1042, Wave: 3, Phase: manifest.PhaseAwaitingApproval, Since: issued,
-			Why: "wave 3 of 4 wants approval", By: "controller", Approved: []int{3}, Pause: &stop, Halts: []manifest.Stop{stop}, Freezes: []manifest.Stop{stop}, Holds: []manifest.Stop{stop},
+			Why: "wave 3 of 4 wants approval", By: "controller", Started: pointer(issued.Add(-time.Hour)), Fallback: 1041, Was: manifest.PhaseAwaitingApproval, Told: 13, Extended: 1, Skipped: []string{"latency"},
+			Ignored: []string{"staging@2026-11-30T11:00:00Z"}, Verdicts: []manifest.GateVerdict{{
+				Gate: "errors", Wave: 2, Outcome: manifest.OutcomePass, Why: "0.4% of 12,000 canary events are bad, 0.5% of 90,000 control events", From: issued.Add(-10 * time.Minute), To: issued,
+				Samples: []manifest.GateSample{{At: issued.Add(-time.Minute), Canary: pointer(48.0), Control: pointer(450.0), OfCanary: pointer(12000.0), OfOthers: pointer(90000.0)}, {At: issued}},
+			}},
+			Approved: []int{3}, Pause: &stop, Halts: []manifest.Stop{stop}, Freezes: []manifest.Stop{stop}, Holds: []manifest.Stop{stop},
+			Endings: []manifest.Ending{{Override: "inc-300", Below: "8000000000000000", Salt: "inc-300", Why: "ends at 2026-11-30T12:00:00Z"}},
 		}
 		m.Ext = manifest.Ext{"later": json.RawMessage(`[null]`)}
 	})

@@ -130,7 +130,7 @@ func (e *Envelope) VerifySignatures(kind Kind, keys map[string]ed25519.PublicKey
 		switch {
 		case !ok || len(pub) != ed25519.PublicKeySize || KeyIDOf(pub) != s.KeyID:
 			why = fmt.Sprintf("key %.12q may not sign this", s.KeyID)
-		case !ed25519.Verify(pub, pae, s.Sig):
+		case !verify(pub, pae, s.Sig):
 			why = fmt.Sprintf("the signature of key %.12q does not fit", s.KeyID)
 		case !slices.Contains(good, s.KeyID):
 			good = append(good, s.KeyID)

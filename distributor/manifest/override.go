@@ -55,8 +55,8 @@ func (v *View) overrides(k *Keyring, known *contents, earlier []Envelope, now ti
 		_ = add(e)
 	}
 	kept := []Envelope{}
-	for _, e := range all {
-		if now.Before(until[e.id]) {
+	for i, e := range all {
+		if now.Before(until[e.id]) && !v.contained(i) {
 			kept = append(kept, e.Envelope)
 		}
 	}
@@ -64,6 +64,26 @@ func (v *View) overrides(k *Keyring, known *contents, earlier []Envelope, now ti
 		return nil, fmt.Errorf("%w head: more than %d living overrides", ErrMalformed, maxKeptOverrides)
 	}
 	return kept, nil
+}
+
+// contained reports whether all that an override says another one of its id says too: one that goes to a host first and then to more leaves an envelope at each step.
+func (v *View) contained(i int) bool {
+	o := &v.Overrides[i]
+	for j := range v.Overrides {
+		w := &v.Overrides[j]
+		if j == i || w.ID != o.ID || w.Epoch != o.Epoch || o.Ended != nil || w.Ended != nil || w.Created.After(o.Created) || w.NotAfter.Before(o.NotAfter) {
+			continue
+		}
+		missing := func(h string) bool { return !slices.Contains(w.Hosts, h) }
+		if len(w.Hosts) > 0 && (len(o.Hosts) == 0 || slices.ContainsFunc(o.Hosts, missing)) {
+			continue
+		}
+		// Of two that say the same the first one stays.
+		if len(w.Hosts) != len(o.Hosts) || !w.Created.Equal(o.Created) || !w.NotAfter.Equal(o.NotAfter) || j < i {
+			return true
+		}
+	}
+	return false
 }
 
 // verifyOverride checks an override's signature by an operator key, that key's cohorts and its longest TTL, and its statement, which the same key signed.

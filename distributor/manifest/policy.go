@@ -28,6 +28,9 @@ type CohortPolicy struct {
 	Order       int               `json:"order"`
 	Ephemeral   bool              `json:"ephemeral"`
 	RetireAfter string            `json:"retire_after,omitempty"` // Go duration
+
+	RequireApprovals int      `json:"require_approvals,omitempty"` // of the merged head, for a commit that changes the cohort
+	Owners           []string `json:"owners,omitempty"`            // one of the approvals is one of theirs: logins, and teams as org/team
 }
 
 // HostsPolicy says who is expected in a cohort; at least one is set.
@@ -120,6 +123,11 @@ func (p *Policy) Validate() error {
 		_, ok := p.Rollouts[co.Rollout]
 		c.that(ok, "cohorts.%s.rollout: %.80q is not defined", name, co.Rollout)
 		c.text("description", co.Description)
+		c.that(co.RequireApprovals >= 0 && co.RequireApprovals <= 1000, "cohorts.%s.require_approvals: out of range", name)
+		c.that(len(co.Owners) <= 1000, "cohorts.%s.owners: too many", name)
+		for _, o := range co.Owners {
+			c.text("owners", o)
+		}
 		if co.RetireAfter != "" {
 			c.duration("retire_after", co.RetireAfter)
 		}

@@ -131,14 +131,69 @@ func overriding(v *View, host Host, now time.Time) *VerifiedOverride {
 	var best *VerifiedOverride
 	for i := range v.Overrides {
 		o := &v.Overrides[i]
-		if !o.inForce(now) || ended[o.ID] || len(o.Hosts) > 0 && !slices.Contains(o.Hosts, host.Name) {
+		if !o.inForce(now) || ended[o.ID] || len(o.Hosts) > 0 && !slices.Contains(o.Hosts, host.Name) || v.Manifest.Rollout.passes(o.ID, host.Name) {
 			continue
 		}
-		if best == nil || cmp.Or(cmp.Compare(o.Epoch, best.Epoch), o.Created.Compare(best.Created), cmp.Compare(o.ID, best.ID)) > 0 {
+		if best == nil || compareOverrides(o, best) > 0 {
 			best = o
 		}
 	}
 	return best
+}
+
+// compareOverrides orders overrides: of several on a host the last one acts.
+func compareOverrides(a, b *VerifiedOverride) int {
+	return cmp.Or(cmp.Compare(a.Epoch, b.Epoch), a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID), a.NotAfter.Compare(b.NotAfter))
+}
+
+// passes reports whether an override ends in steps, and a host is out of it already.
+func (r *Rollout) passes(override, host string) bool {
+	for _, e := range r.Endings {
+		if e.Override != override {
+			continue
+		}
+		if e.Below == "" {
+			return true
+		}
+		if below, err := strconv.ParseUint(e.Below, 16, 64); err == nil && Point(e.Salt, host) < below {
+			return true
+		}
+	}
+	return false
+}
+
+// Living are the overrides that act at a time, the oldest release first, each id once: by its newest envelope, for all hosts that any of its envelopes is for. That one ends
+// in steps does not show here.
+func (v *View) Living(now time.Time) []VerifiedOverride {
+	ended, whole := map[string]bool{}, map[string]bool{}
+	hosts, newest := map[string][]string{}, map[string]*VerifiedOverride{}
+	for i := range v.Overrides {
+		o := &v.Overrides[i]
+		ended[o.ID] = ended[o.ID] || o.Ended != nil
+		if !o.inForce(now) {
+			continue
+		}
+		whole[o.ID] = whole[o.ID] || len(o.Hosts) == 0
+		hosts[o.ID] = append(hosts[o.ID], o.Hosts...)
+		if newest[o.ID] == nil || compareOverrides(o, newest[o.ID]) > 0 {
+			newest[o.ID] = o
+		}
+	}
+	var list []VerifiedOverride
+	for id, o := range newest {
+		if ended[id] {
+			continue
+		}
+		one := *o
+		one.Hosts = nil
+		if !whole[id] {
+			slices.Sort(hosts[id])
+			one.Hosts = slices.Compact(hosts[id])
+		}
+		list = append(list, one)
+	}
+	slices.SortFunc(list, func(a, b VerifiedOverride) int { return compareOverrides(&a, &b) })
+	return list
 }
 
 // statement finds a verified statement of the manifest; override "" is the plain one.

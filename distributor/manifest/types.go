@@ -162,6 +162,7 @@ type Stop struct {
 	Until *time.Time `json:"until,omitempty"`
 	Epoch uint64     `json:"epoch,omitempty"` // halt: the release that failed
 	Hosts []string   `json:"hosts,omitempty"` // hold: which hosts
+	Halt  string     `json:"halt,omitempty"`  // pause: the halt of another cohort that it follows, "cohort@RFC 3339"
 }
 
 // Rollout is the state of a cohort's rollout, carried in its manifest.
@@ -176,6 +177,7 @@ type Rollout struct {
 	Since       time.Time     `json:"since"`
 	Why         string        `json:"why"`
 	By          string        `json:"by"`
+	Started     *time.Time    `json:"started,omitempty"`  // when this rollout began: hosts that were silent before are no part of it
 	Fallback    uint64        `json:"fallback,omitempty"` // while a done rollout is watched: the baseline before it, where a late failure returns
 	Was         Phase         `json:"was,omitempty"`      // phase paused: where it goes on
 	Told        int           `json:"told,omitempty"`     // hosts that were told to take the target, holds apart
@@ -188,6 +190,15 @@ type Rollout struct {
 	Halts       []Stop        `json:"halts,omitempty"`
 	Freezes     []Stop        `json:"freezes,omitempty"`
 	Holds       []Stop        `json:"holds,omitempty"`
+	Endings     []Ending      `json:"endings,omitempty"` // overrides that end in steps, before their own end
+}
+
+// Ending takes hosts out of an override: those whose Point under Salt is strictly less than Below, all of them without it.
+type Ending struct {
+	Override string `json:"override"`
+	Below    string `json:"below,omitempty"` // 16 hex digits
+	Salt     string `json:"salt,omitempty"`
+	Why      string `json:"why"`
 }
 
 // Outcome is what a gate says.

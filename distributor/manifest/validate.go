@@ -310,6 +310,13 @@ func (r *Rollout) Validate() error {
 	for i := range r.Verdicts {
 		c.in(fmt.Sprintf("verdicts.%d", i), r.Verdicts[i].Validate())
 	}
+	c.that(len(r.Endings) <= MaxOverrides, "endings: more than %d", MaxOverrides)
+	for _, e := range r.Endings {
+		c.name("endings.override", e.Override)
+		c.that((e.Below == "") == (e.Salt == "") && len(e.Salt) <= 200, "endings: below and salt go together")
+		c.that(e.Below == "" || len(e.Below) == 16 && validHex(e.Below), "endings.below: not 16 hex digits")
+		c.text("endings.why", e.Why)
+	}
 	stops := append(append(append([]Stop{}, r.Halts...), r.Freezes...), r.Holds...)
 	if r.Pause != nil {
 		stops = append(stops, *r.Pause)

@@ -65,7 +65,13 @@ func verifyPart(k *Keyring, r *Release, name string, part *ReleaseCohort) error 
 		if err := ours("statement", origin{st.Store, st.Repo, st.Cohort}, origin{r.Store, r.Repo, name}); err != nil {
 			return err
 		}
-		if st.Epoch != r.Epoch || st.Commit != r.Commit {
+		switch {
+		case st.Epoch == r.Epoch && st.Commit == r.Commit:
+		case st.Override != "" && st.Epoch < r.Epoch:
+			// Carried along: a release that leaves the cohort as it is leaves its overrides as they are.
+		case st.Override != "" && st.Epoch == r.Epoch && r.Kind == ReleaseOverride:
+			// An override is laid over what its cohort runs, which may be an older commit than the newest one.
+		default:
 			return fmt.Errorf("%w: its statement is of another epoch or commit", ErrMalformed)
 		}
 		return nil
