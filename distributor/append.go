@@ -26,7 +26,11 @@ const uploads = 8
 
 // append builds the commit as epoch on top of newest and commits it by one conditional write. All that the release names is stored, and read back, before.
 func (s *session) append(ctx context.Context, newest *verified, epoch uint64, commit Commit, build BuildFunc, opts PublishOptions) (*verified, error) {
-	b, err := build(ctx, BuildInput{Epoch: epoch, Stands: s.stands(newest), Index: s.index0(newest)})
+	in := BuildInput{Epoch: epoch, Stands: s.stands(newest), Index: s.index0(newest), Overrides: s.overrides(newest)}
+	if newest != nil {
+		in.Newest = newest.Release
+	}
+	b, err := build(ctx, in)
 	if err != nil {
 		return nil, fmt.Errorf("build commit %.12s: %w", commit.ID, err)
 	}
@@ -43,6 +47,7 @@ func (s *session) append(ctx context.Context, newest *verified, epoch uint64, co
 		V: manifest.Version, Store: s.storeID, Repo: s.cfg.Repo, Epoch: epoch, Kind: manifest.ReleaseCommit,
 		Commit: b.Commit.ID, Tree: b.Commit.Tree, Parents: append([]string{}, b.Commit.Parents...),
 		Author: person(b.Commit.Author), Committer: person(b.Commit.Committer), Subject: line(b.Commit.Subject),
+		PullRequest: b.Commit.PullRequest, Approvers: slices.Clone(b.Commit.Approvers),
 		Evaluator: b.Evaluator, Settings: b.Settings, Created: s.reader.now(), Policy: b.Policy,
 	}
 	if newest != nil {

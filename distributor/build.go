@@ -20,6 +20,10 @@ type BuildInput struct {
 	// Index reads the index of the bundle that stands for a cohort, or for a host of it that has its own: service epochs and epoch-0 digests. nil if nothing
 	// stands. It costs a read of the whole bundle, so it is asked only for what changed.
 	Index func(ctx context.Context, cohort, host string) (*bundle.Index, error)
+	// Overrides are those that live on a cohort, the oldest first. While one lives a cohort that is built gets an overridden statement for each beside its plain one.
+	Overrides func(ctx context.Context, cohort string) ([]Living, error)
+	// Newest is the release that this one follows, nil before the first. Not to be changed.
+	Newest *manifest.Release
 }
 
 // Build is a built commit: plain data.
@@ -48,6 +52,10 @@ type Commit struct {
 	Author    manifest.Person
 	Committer manifest.Person
 	Subject   string
+
+	// How it came to the branch, where the publisher knows: the merged pull request and who approved what was merged.
+	PullRequest int
+	Approvers   []string
 }
 
 // CohortBuild is one cohort of a build.
@@ -60,6 +68,21 @@ type CohortBuild struct {
 	Content0 string
 	Inputs   string
 	Variants []VariantBuild // in any order, a host once
+	// Overridden are the same cohort under its living overrides, one for each; only of what is built.
+	Overridden []OverriddenBuild
+}
+
+// OverriddenBuild is a cohort as it is under an override and the older ones that live with it. Neither blocked nor the same: where one does not fit, the cohort is blocked.
+type OverriddenBuild struct {
+	ID string
+	CohortBuild
+}
+
+// Living is an override that acts on a cohort, and what stands under it.
+type Living struct {
+	manifest.VerifiedOverride
+	Stands manifest.Statement // its variants are in it, wherever they are stored
+	Index  func(ctx context.Context, host string) (*bundle.Index, error)
 }
 
 // VariantBuild is one host's own bundle.

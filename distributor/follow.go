@@ -19,8 +19,10 @@ type Follower struct {
 	// Tip gives the commit id at the branch's tip. It may fetch; an error is looked at again, ever less often.
 	Tip func(ctx context.Context) (string, error)
 	// Open reads a commit.
-	Open    func(ctx context.Context, commit string) (*Job, error)
-	Every   time.Duration // between two looks at the tip; default 1s
+	Open  func(ctx context.Context, commit string) (*Job, error)
+	Every time.Duration // between two looks at the tip; default 1s
+	// Wake, if set, is a hint to look now. It is for speed only, and does not shorten the pause after something went wrong.
+	Wake    <-chan struct{}
 	Options PublishOptions
 	Log     *slog.Logger
 	// Done, if set, is told of every commit that was published or refused, one after the other.
@@ -91,11 +93,17 @@ func (f *Follower) Run(ctx context.Context) error {
 		}
 		// A little less at random, so that many who lost the same forge do not come back at once.
 		t := time.NewTimer(wait - rand.N(wait/10+1))
+		wake := f.Wake
+		if said != "" {
+			wake = nil
+		}
 		select {
 		case <-ctx.Done():
 			t.Stop()
 			return nil
 		case <-t.C:
+		case <-wake:
+			t.Stop()
 		}
 	}
 }

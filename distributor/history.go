@@ -284,7 +284,16 @@ func (s *headStream) peek(ctx context.Context) (_ time.Time, ok bool, err error)
 			return time.Time{}, false, err
 		}
 	}
-	return s.next.Manifest.Issued, true, nil
+	at := s.next.Manifest.Issued
+	for _, o := range s.next.Overrides { // their heads keep the order that was signed before
+		if o.Created.After(at) {
+			at = o.Created
+		}
+		if o.Ended != nil && o.Ended.At.After(at) {
+			at = o.Ended.At
+		}
+	}
+	return at, true, nil
 }
 
 // read gives the next copy that is genuine, nil at the end.

@@ -23,40 +23,82 @@ func (s *session) cohorts(ctx context.Context, newest *verified, epoch uint64, b
 		return nil, err
 	}
 	// A bundle after the other, of cohorts and of hosts alike: a few at a time bounds the memory.
-	var all []piece
+	var all []whole
 	for _, name := range todo {
 		c := b.Cohorts[name]
-		all = append(all, piece{name, "", c.Index, c.Files, c.Evidence, c.Content0})
-		for _, v := range c.Variants {
-			all = append(all, piece{name, v.Host, v.Index, v.Files, v.Evidence, v.Content0})
+		all = append(all, whole{cohort: name, commit: b.Commit.ID, build: c})
+		for _, o := range c.Overridden {
+			all = append(all, whole{cohort: name, override: o.ID, commit: b.Commit.ID, build: o.CohortBuild})
 		}
 	}
-	stored := make([]manifest.Variant, len(all))
+	envs, err := s.states(ctx, epoch, all)
+	if err != nil {
+		return nil, err
+	}
+	for i, w := range all {
+		part := parts[w.cohort]
+		if w.override == "" {
+			part = manifest.ReleaseCohort{State: manifest.StateBuilt, Epoch: epoch, Statement: envs[i]}
+		} else {
+			part.Overridden = append(part.Overridden, *envs[i])
+		}
+		parts[w.cohort] = part
+	}
+	// What a cohort keeps it keeps with its overrides.
+	for name, part := range parts {
+		if part.State != manifest.StateBuilt {
+			if part.Overridden, err = s.carried(ctx, newest, name); err != nil {
+				return nil, err
+			}
+			parts[name] = part
+		}
+	}
+	return parts, nil
+}
+
+// whole is all of a cohort, plain or under an override.
+type whole struct {
+	cohort, override, commit string
+	build                    CohortBuild
+}
+
+// states stores bundles, a few at a time, and signs a statement for each of all.
+func (s *session) states(ctx context.Context, epoch uint64, all []whole) ([]*manifest.Envelope, error) {
+	var pieces []piece
+	var of []int
+	for i, w := range all {
+		c := w.build
+		pieces, of = append(pieces, piece{w.cohort, "", w.commit, c.Index, c.Files, c.Evidence, c.Content0}), append(of, i)
+		for _, v := range c.Variants {
+			pieces, of = append(pieces, piece{w.cohort, v.Host, w.commit, v.Index, v.Files, v.Evidence, v.Content0}), append(of, i)
+		}
+	}
+	stored := make([]manifest.Variant, len(pieces))
 	group, gctx := errgroup.WithContext(ctx)
 	group.SetLimit(uploads)
-	for i, p := range all {
+	for i, p := range pieces {
 		group.Go(func() (err error) {
-			stored[i], err = s.store(gctx, epoch, b.Commit.ID, p)
+			stored[i], err = s.store(gctx, epoch, p)
 			return err
 		})
 	}
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
-	for _, name := range todo {
+	envs := make([]*manifest.Envelope, len(all))
+	for i, w := range all {
 		var made []manifest.Variant
-		for i, p := range all {
-			if p.cohort == name {
-				made = append(made, stored[i])
+		for j := range pieces {
+			if of[j] == i {
+				made = append(made, stored[j])
 			}
 		}
-		env, err := s.state(ctx, name, epoch, b, made[0], made[1:])
-		if err != nil {
+		var err error
+		if envs[i], err = s.state(ctx, epoch, w, made[0], made[1:]); err != nil {
 			return nil, err
 		}
-		parts[name] = manifest.ReleaseCohort{State: manifest.StateBuilt, Epoch: epoch, Statement: env}
 	}
-	return parts, nil
+	return envs, nil
 }
 
 // parts are those of the cohorts that hold or are blocked; todo, sorted, are to be built. A commit of which nothing can be built or held is refused.
@@ -110,20 +152,20 @@ func reasons(parts map[string]manifest.ReleaseCohort) string {
 
 // piece is one bundle to store: a cohort's, or a host's.
 type piece struct {
-	cohort, host string
-	index        bundle.Index
-	files        []bundle.File
-	evidence     map[string]manifest.Grade
-	content0     string
+	cohort, host, commit string
+	index                bundle.Index
+	files                []bundle.File
+	evidence             map[string]manifest.Grade
+	content0             string
 }
 
 // store packs and stores one bundle, and says what a statement says of it.
-func (s *session) store(ctx context.Context, epoch uint64, commit string, p piece) (manifest.Variant, error) {
+func (s *session) store(ctx context.Context, epoch uint64, p piece) (manifest.Variant, error) {
 	index := p.index
-	index.V, index.Repo, index.Cohort, index.Host, index.Epoch, index.Commit = manifest.Version, s.cfg.Repo, p.cohort, p.host, epoch, commit
+	index.V, index.Repo, index.Cohort, index.Host, index.Epoch, index.Commit = manifest.Version, s.cfg.Repo, p.cohort, p.host, epoch, p.commit
 	packed, err := bundle.Pack(index, p.files)
 	if err != nil {
-		return manifest.Variant{}, fmt.Errorf("pack %s of commit %.12s: %w: %w", place(p.cohort, p.host), commit, ErrRefused, err)
+		return manifest.Variant{}, fmt.Errorf("pack %s of commit %.12s: %w: %w", place(p.cohort, p.host), p.commit, ErrRefused, err)
 	}
 	object, err := s.put(ctx, manifest.KeyBundle(packed.Object), packed)
 	if err != nil {
@@ -133,11 +175,12 @@ func (s *session) store(ctx context.Context, epoch uint64, commit string, p piec
 }
 
 // state signs the statement of a cohort. Many variants move to an object of their own: statements travel in every head.
-func (s *session) state(ctx context.Context, cohort string, epoch uint64, b *Build, own manifest.Variant, hosts []manifest.Variant) (*manifest.Envelope, error) {
+func (s *session) state(ctx context.Context, epoch uint64, w whole, own manifest.Variant, hosts []manifest.Variant) (*manifest.Envelope, error) {
+	cohort := w.cohort
 	slices.SortFunc(hosts, func(a, b manifest.Variant) int { return strings.Compare(a.Host, b.Host) })
 	st := manifest.Statement{
-		V: manifest.Version, Store: s.storeID, Repo: s.cfg.Repo, Cohort: cohort, Epoch: epoch, Commit: b.Commit.ID,
-		Bundle: own.Bundle, Content: own.Content, Files: own.Files, Evidence: own.Evidence, Content0: own.Content0, Inputs: b.Cohorts[cohort].Inputs, Variants: hosts,
+		V: manifest.Version, Store: s.storeID, Repo: s.cfg.Repo, Cohort: cohort, Epoch: epoch, Commit: w.commit, Override: w.override,
+		Bundle: own.Bundle, Content: own.Content, Files: own.Files, Evidence: own.Evidence, Content0: own.Content0, Inputs: w.build.Inputs, Variants: hosts,
 	}
 	if len(hosts) > manifest.MaxVariants {
 		object, err := s.putVariants(ctx, cohort, hosts)

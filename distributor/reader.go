@@ -26,6 +26,7 @@ type reader struct {
 	releases map[uint64]*verified // verified ones, by epoch; immutable, so read once
 	blocked  map[uint64]bool      // epochs whose key is taken by something that no list shows and nobody can read
 	indexes  *indexes
+	living   map[string][]manifest.VerifiedOverride // cohort → the overrides that live on it, as lost last read the heads
 }
 
 func newReader(st store.Reader, url string, log *slog.Logger, now func() time.Time, known *indexes) *reader {

@@ -25,6 +25,9 @@ func (r *reader) newest(ctx context.Context) (newest *verified, next uint64, err
 	for i := len(epochs) - 1; i >= 0; i-- {
 		rel, err := r.at(ctx, epochs[i])
 		if err == nil {
+			err = r.onlyOverrides(ctx, rel)
+		}
+		if err == nil {
 			newest = rel
 			break
 		}
@@ -151,6 +154,7 @@ func (r *reader) lost(ctx context.Context, newest *verified) error {
 		return err
 	}
 	named := make([]uint64, len(infos))
+	living := make([][]manifest.VerifiedOverride, len(infos))
 	group, gctx := errgroup.WithContext(ctx)
 	group.SetLimit(headReaders)
 	for i, info := range infos {
@@ -167,12 +171,17 @@ func (r *reader) lost(ctx context.Context, newest *verified) error {
 				for _, st := range view.Statements {
 					named[i] = max(named[i], st.Epoch)
 				}
+				living[i] = stillOn(view, r.now())
 			}
 			return nil
 		})
 	}
 	if err := group.Wait(); err != nil {
 		return err
+	}
+	r.living = map[string][]manifest.VerifiedOverride{}
+	for i, info := range infos {
+		r.living[strings.TrimSuffix(strings.TrimPrefix(info.Key, manifest.PrefixCohorts), ".json")] = living[i]
 	}
 	for i, epoch := range named {
 		if epoch <= have {

@@ -3,12 +3,12 @@ package distributor
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/muster-config/muster/distributor/chance"
 	"github.com/muster-config/muster/distributor/manifest"
 	"github.com/muster-config/muster/distributor/store"
 )
@@ -18,7 +18,7 @@ func pause(ctx context.Context, try int) error {
 	if try == 0 {
 		return ctx.Err()
 	}
-	t := time.NewTimer(rand.N(min(10*time.Millisecond<<min(try, 10), time.Second)))
+	t := time.NewTimer(chance.N(min(10*time.Millisecond<<min(try, 10), time.Second)))
 	defer t.Stop()
 	select {
 	case <-ctx.Done():

@@ -42,24 +42,29 @@ func (r *reader) index0(newest *verified) func(context.Context, string, string) 
 		if err != nil || st == nil {
 			return nil, err
 		}
-		want, ok := bundleOf(st, host)
-		if !ok {
-			return nil, fmt.Errorf("host %s of cohort %s has no bundle of its own in epoch %d: this is a bug", host, cohort, st.Epoch)
-		}
-		known := indexOf{want.Bundle.Object, cohort, host, st.Epoch}
-		if index := r.indexes.get(known); index != nil {
-			return index, nil
-		}
-		plan, err := scan(ctx, r.st, manifest.KeyBundle(want.Bundle.Object))
-		if err == nil {
-			err = agrees(plan, st, want)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("standing bundle of %s, epoch %d: %w", place(cohort, host), st.Epoch, err)
-		}
-		r.indexes.put(known, &plan.Index)
-		return &plan.Index, nil
+		return r.indexOf(ctx, st, host)
 	}
+}
+
+// indexOf reads the index of the bundle that a statement gives a host, or its cohort for "".
+func (r *reader) indexOf(ctx context.Context, st *manifest.Statement, host string) (*bundle.Index, error) {
+	want, ok := bundleOf(st, host)
+	if !ok {
+		return nil, fmt.Errorf("host %s of cohort %s has no bundle of its own in epoch %d: this is a bug", host, st.Cohort, st.Epoch)
+	}
+	known := indexOf{want.Bundle.Object, st.Cohort, host, st.Epoch}
+	if index := r.indexes.get(known); index != nil {
+		return index, nil
+	}
+	plan, err := scan(ctx, r.st, manifest.KeyBundle(want.Bundle.Object))
+	if err == nil {
+		err = agrees(plan, st, want)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("standing bundle of %s, epoch %d: %w", place(st.Cohort, host), st.Epoch, err)
+	}
+	r.indexes.put(known, &plan.Index)
+	return &plan.Index, nil
 }
 
 // indexes remembers the indexes of bundles, so that one who follows a branch reads each bundle once. What is named by its digest does not change. Safe for
@@ -191,9 +196,9 @@ func agrees(p *bundle.Plan, st *manifest.Statement, want manifest.Variant) error
 	return nil
 }
 
-// is reports whether a release is that of a commit under the same settings.
+// is reports whether a release is that of a commit under the same settings. An override's release is that of the commit before it too: it has nothing else to say of one.
 func (v *verified) is(commit Commit, settings string) bool {
-	return v.Commit == commit.ID && v.Kind == manifest.ReleaseCommit && v.Settings == settings
+	return v.Commit == commit.ID && v.Settings == settings
 }
 
 // blocks reports whether a cohort is blocked in it.

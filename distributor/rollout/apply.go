@@ -5,10 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"time"
 
+	"github.com/muster-config/muster/distributor/chance"
 	"github.com/muster-config/muster/distributor/manifest"
 	"github.com/muster-config/muster/distributor/store"
 	"github.com/muster-config/muster/distributor/wire"
@@ -111,7 +111,7 @@ func pause(ctx context.Context, try int) error {
 	if try == 0 {
 		return ctx.Err()
 	}
-	t := time.NewTimer(rand.N(min(10*time.Millisecond<<min(try, 10), time.Second)))
+	t := time.NewTimer(chance.N(min(10*time.Millisecond<<min(try, 10), time.Second)))
 	defer t.Stop()
 	select {
 	case <-ctx.Done():

@@ -1,6 +1,7 @@
 package rollout_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/muster-config/muster/distributor/manifest"
 	"github.com/muster-config/muster/distributor/rollout"
+	"github.com/muster-config/muster/distributor/rollout/gate"
 )
 
 func TestDecisions(t *testing.T) {
@@ -82,6 +84,87 @@ func TestDecisionsOnOverrides(t *testing.T) {
 		if strings.Join(got, "; ") != test.want {
 			t.Errorf("%q, want %q", got, test.want)
 		}
+	}
+}
+
+// What is told of a whole rollout: each wave, what a person did, the failure with what it rests on, the way back, the halt and its end.
+func TestDecisionsOfARollout(t *testing.T) {
+	p := gated(standard(bakeless(10, 50, 100)...), "errors")
+	p.ApproveBefore = []int{2}
+	f := newFleet(t, 10, p)
+	f.publish(8, map[string]string{"a": "a8"})
+	f.to(1, manifest.PhaseBaking)
+	f.must(rollout.Action{Kind: rollout.Pause, By: "ben", Why: "lunch"})
+	f.must(rollout.Action{Kind: rollout.Resume, By: "ben"})
+	f.to(2, manifest.PhaseAwaitingApproval)
+	f.must(rollout.Action{Kind: rollout.Approve, Why: "CHG-7"})
+	f.gates = failing(8, func(q gate.Question) bool { return q.Wave == 2 && len(q.Canary) == 5 })
+	f.until("it is halted", time.Hour, func() bool { return f.r().Phase == manifest.PhaseHalted })
+	f.gates = nil
+	f.publish(9, map[string]string{"a": "a7"})
+	f.settle()
+	f.must(rollout.Action{Kind: rollout.Abort, Why: "not today"})
+	f.settle()
+	f.must(rollout.Action{Kind: rollout.Resume})
+	f.settle()
+	f.to(2, manifest.PhaseAwaitingApproval)
+	f.must(rollout.Action{Kind: rollout.Approve})
+	f.done(9)
+	f.pass(time.Hour)
+	until := f.now.Add(time.Hour)
+	f.must(rollout.Action{Kind: rollout.Freeze, Why: "INC-9", Until: &until})
+	f.now = f.now.Add(time.Second)
+	f.must(rollout.Action{Kind: rollout.Refresh})
+	f.must(rollout.Action{Kind: rollout.Unfreeze, By: "ben", Why: "over"})
+	var got []string
+	for i := range f.heads[1:] {
+		for _, d := range rollout.Decisions(f.heads[i], f.heads[i+1]) {
+			text := say(d)
+			for _, v := range d.Verdicts {
+				text += fmt.Sprintf(" {%s %s, %d samples}", v.Gate, v.Outcome, len(v.Samples))
+			}
+			if strings.Contains(d.What, "hosts told") || strings.Contains(d.What, "hosts left") {
+				continue // the steps of a wave
+			}
+			got = append(got, text)
+		}
+	}
+	want := []string{
+		"epoch 8: wave 1 of 3 (10%) by controller: epoch 8, wave 1 of 3 (10%): 1 of 10 hosts are told",
+		"epoch 8: wave 1 of 3 (10%) bakes by controller: epoch 8, wave 1 of 3 (10%): 1 of 1 hosts confirm it",
+		"paused by ben: lunch",
+		"the pause ended by ben: paused by ben: lunch",
+		"epoch 8: wave 1 of 3 (10%) bakes by ben: epoch 8 resumed at wave 1 of 3 (10%) by ben",
+		"epoch 8: wave 2 of 3 (50%) waits for approval by controller: epoch 8: wave 2 of 3 (50%) waits for approval {errors pass, 1 samples}",
+		"epoch 8: wave 2 approved by ana: wave 2 of epoch 8 approved by ana: CHG-7",
+		"epoch 8: wave 2 of 3 (50%) by controller: epoch 8, wave 2 of 3 (50%): 2 of 10 hosts are told",
+		"halted by muster: epoch 8: gate errors: 3% of requests fail, at most 1% may",
+		"back to epoch 7 by controller: epoch 8 failed at wave 2 of 3 (50%), back to epoch 7: gate errors: 3% of requests fail, at most 1% may {errors fail, 1 samples}",
+		"back at epoch 7, halted by controller: epoch 8 failed at wave 2 of 3 (50%), back to epoch 7: gate errors: 3% of requests fail, at most 1% may",
+		"the halt ended by controller: halted by muster: epoch 8: gate errors: 3% of requests fail, at most 1% may",
+		"epoch 7 again on all hosts by controller: the halt of epoch 8 is over: epoch 9 takes a back",
+		"epoch 9: wave 1 of 3 (10%) by controller: epoch 9, wave 1 of 3 (10%): 1 of 10 hosts are told",
+		"epoch 9: wave 1 of 3 (10%) bakes by controller: epoch 9, wave 1 of 3 (10%): 1 of 1 hosts confirm it",
+		"halted by ana: aborted: not today",
+		"back to epoch 7 by ana: epoch 9 aborted, hosts go back to epoch 7 by ana: not today",
+		"back at epoch 7, halted by controller: epoch 9 aborted, hosts go back to epoch 7 by ana: not today",
+		"the halt ended by ana: halted by ana: aborted: not today",
+		"epoch 7 again on all hosts by ana: the halt of epoch 9 ended, epoch 9 begins from wave 1 by ana",
+		"epoch 9: wave 1 of 3 (10%) by controller: epoch 9, wave 1 of 3 (10%): 1 of 10 hosts are told",
+		"epoch 9: wave 1 of 3 (10%) bakes by controller: epoch 9, wave 1 of 3 (10%): 1 of 1 hosts confirm it",
+		"epoch 9: wave 2 of 3 (50%) waits for approval by controller: epoch 9: wave 2 of 3 (50%) waits for approval {errors pass, 1 samples}",
+		"epoch 9: wave 2 approved by ana: wave 2 of epoch 9 approved by ana",
+		"epoch 9: wave 2 of 3 (50%) by controller: epoch 9, wave 2 of 3 (50%): 2 of 10 hosts are told",
+		"epoch 9: wave 2 of 3 (50%) bakes by controller: epoch 9, wave 2 of 3 (50%): 5 of 5 hosts confirm it",
+		"epoch 9: wave 3 of 3 (100%) by controller: epoch 9, wave 3 of 3 (100%): 6 of 10 hosts are told {errors pass, 1 samples}",
+		"epoch 9: wave 3 of 3 (100%) bakes by controller: epoch 9, wave 3 of 3 (100%): 10 of 10 hosts confirm it",
+		"epoch 9 to all hosts by controller: epoch 9 is confirmed by 10 of 10 hosts {errors pass, 1 samples}",
+		"epoch 9 is watched no longer by controller: epoch 9 to all hosts, and well for 30m0s after that {errors pass, 1 samples}",
+		"frozen by ana until " + until.Format(time.RFC3339) + ": INC-9",
+		"the freeze ended by ben: frozen by ana: INC-9; frozen no longer by ben: over",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

@@ -3,6 +3,7 @@ package rollout
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -45,36 +46,52 @@ type Controller struct {
 	By     string           // who decides, for people
 	Now    func() time.Time // nil: time.Now
 	Log    *slog.Logger     // nil: silent
+	// Waits is told after each look what a cohort waits for, nil for nothing; nil: nobody wants to know.
+	Waits func(cohort string, why error)
 
 	said map[string]string // cohort → last trouble, so that it is logged once
 }
 
+// Policies is what observations may know beside: a whole release, whose policy is the one for what comes after it.
+type Policies interface {
+	Released(ctx context.Context, epoch uint64) (*manifest.Release, error)
+}
+
+// goodFor is how long a look is good for: a process that stood still between looking and writing looks again.
+const goodFor = 30 * time.Second
+
 const (
 	lookEvery = 5 * time.Second        // time alone decides too: an order's age, a freeze's end
 	restEvery = 100 * time.Millisecond // at most ten looks a second, however much is reported
+	mostRest  = 10 * time.Second
 )
 
 // Run steers until ctx ends.
 func (c *Controller) Run(ctx context.Context) error {
 	for {
 		changed := c.Seen.Changed()
+		var heard <-chan struct{}
+		if c.Gates != nil {
+			heard = c.Gates.Changed()
+		}
 		begin := time.Now()
 		c.Step(ctx)
-		// Looking costs at most a fifth of a core.
-		if !sleep(ctx, max(restEvery, 4*time.Since(begin)), nil) || !sleep(ctx, lookEvery, changed) {
+		// Looking costs at most a fifth of a core. A look that stood still, as the machine did or a store, does not cost that: it is no reason to rest for long.
+		if !sleep(ctx, min(max(restEvery, 4*time.Since(begin)), mostRest), nil, nil) || !sleep(ctx, lookEvery, changed, heard) {
 			return nil
 		}
 	}
 }
 
-// sleep waits for a time, or until wake is closed; false when ctx ends first.
-func sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
+// sleep waits for a time, or until one of the others is closed; false when ctx ends first.
+func sleep(ctx context.Context, d time.Duration, wake, heard <-chan struct{}) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-ctx.Done():
 		return false
 	case <-wake:
+	case <-heard:
 	case <-t.C:
 	}
 	return true
@@ -91,7 +108,11 @@ func (c *Controller) Step(ctx context.Context) {
 		if newest.Release.Cohorts[name].Epoch == 0 || ctx.Err() != nil {
 			continue // nothing stands there yet
 		}
-		c.tell(name, c.cohort(ctx, newest, name))
+		err := c.cohort(ctx, newest, name)
+		c.tell(name, err)
+		if c.Waits != nil && ctx.Err() == nil {
+			c.Waits(name, err)
+		}
 	}
 }
 
@@ -110,13 +131,21 @@ func (c *Controller) cohort(ctx context.Context, newest Newest, name string) err
 		return err
 	}
 	now := c.now()
+	in := Input{Store: newest.Release.Store, Repo: newest.Release.Repo, Cohort: name, Era: keys.Era, Prev: view, Release: newest.Release, Statement: *statement, By: c.By, Now: now}
+	if view != nil {
+		c.look(ctx, &in, &seen, now)
+	}
 	decide := func(prev *manifest.View) (manifest.Manifest, bool, error) {
 		policy := newest.Release.Policy.Rollouts[newest.Release.Policy.Cohorts[name].Rollout]
 		if prev != nil {
 			policy = prev.Manifest.Rollout.Policy
 		}
-		in := Input{Store: newest.Release.Store, Repo: newest.Release.Repo, Cohort: name, Era: keys.Era, Prev: prev, Release: newest.Release, Statement: *statement, By: c.By}
-		return Next(policy, in, seen, now)
+		if age := c.now().Sub(now); age > goodFor || age < -goodFor {
+			return manifest.Manifest{}, false, fmt.Errorf("cohort %s: %w: this process stood still for %s", name, ErrUnjudged, age)
+		}
+		at := in
+		at.Prev = prev
+		return Next(policy, at, seen, now)
 	}
 	// First under the head that is known: most of the time there is nothing to do, and nothing to read.
 	if view != nil {
@@ -145,6 +174,48 @@ func (c *Controller) cohort(ctx context.Context, newest Newest, name string) err
 	return nil
 }
 
+// look adds what a decision needs beside the hosts: what the gates say, what the releases that matter change, and the policy of the one that stands.
+func (c *Controller) look(ctx context.Context, in *Input, seen *Observed, now time.Time) {
+	r := &in.Prev.Manifest.Rollout
+	standing := in.Release.Cohorts[in.Cohort].Epoch
+	if c.Gates != nil {
+		if q, ok := Question(*in, *seen, now); ok {
+			seen.Gates = c.Gates.Judge(ctx, q)
+		}
+	}
+	if standing <= r.Target {
+		return
+	}
+	if (r.Phase == manifest.PhaseDone || r.Phase == manifest.PhasePaused && r.Was == manifest.PhaseDone) && r.Fallback == 0 {
+		if p, ok := c.Seen.(Policies); ok && r.PolicyEpoch < r.Target {
+			base, err := p.Released(ctx, r.Target)
+			if c.trouble("policy of the baseline", in.Cohort, err); err == nil {
+				in.Base = base
+			}
+		}
+		return
+	}
+	// Is the newest release a revert?
+	epochs := []uint64{r.Target, r.Baseline, r.Fallback, standing}
+	for _, h := range r.Halts {
+		epochs = append(epochs, h.Epoch)
+	}
+	seen.Services = map[uint64]map[string]string{}
+	var trouble error
+	for _, epoch := range epochs {
+		if epoch == 0 || seen.Services[epoch] != nil {
+			continue
+		}
+		services, err := c.Seen.Services(ctx, in.Cohort, epoch)
+		if err != nil {
+			trouble = errors.Join(trouble, err)
+			continue
+		}
+		seen.Services[epoch] = services
+	}
+	c.trouble("what the newest release takes back", in.Cohort, trouble)
+}
+
 // statement is the plain statement that stands for a cohort after a release.
 func (c *Controller) statement(ctx context.Context, rel *manifest.Release, name string, epoch uint64) (*manifest.Envelope, error) {
 	if epoch == rel.Epoch && rel.Cohorts[name].Statement != nil {
@@ -155,18 +226,8 @@ func (c *Controller) statement(ctx context.Context, rel *manifest.Release, name 
 
 // tell logs what troubles a cohort when that changes.
 func (c *Controller) tell(cohort string, err error) {
-	text := ""
-	if err != nil && !errors.Is(err, context.Canceled) {
-		text = err.Error()
-	}
-	if c.said == nil {
-		c.said = map[string]string{}
-	}
-	if text == c.said[cohort] {
-		return
-	}
-	c.said[cohort] = text
-	switch {
+	switch text, news := c.news(cohort, err); {
+	case !news:
 	case text == "":
 		c.log().Info("rollout goes on", "cohort", cohort)
 	case errors.Is(err, ErrStopped), errors.Is(err, ErrUnjudged):
@@ -174,6 +235,30 @@ func (c *Controller) tell(cohort string, err error) {
 	default:
 		c.log().Warn("rollout cannot go on", "cohort", cohort, "err", err)
 	}
+}
+
+// trouble logs what could not be read, without which a rollout goes on more carefully, when that changes.
+func (c *Controller) trouble(what, cohort string, err error) {
+	switch text, news := c.news(what+" of "+cohort, err); {
+	case !news:
+	case text == "":
+		c.log().Info("can be read again", "what", what, "cohort", cohort)
+	default:
+		c.log().Warn("cannot be read", "what", what, "cohort", cohort, "err", err)
+	}
+}
+
+// news says what is to be said of something, and whether that is new.
+func (c *Controller) news(of string, err error) (text string, news bool) {
+	if err != nil && !errors.Is(err, context.Canceled) {
+		text = err.Error()
+	}
+	if c.said == nil {
+		c.said = map[string]string{}
+	}
+	news = text != c.said[of]
+	c.said[of] = text
+	return text, news
 }
 
 func (c *Controller) now() time.Time {

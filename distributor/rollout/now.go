@@ -28,6 +28,8 @@ type Input struct {
 	Statement           manifest.Envelope // the plain statement that stands for the cohort after Release
 	By                  string            // who decides
 	Now                 time.Time
+	// Base is the release of the target that stands, for Next: its policy is the one for what comes after it. nil: it is not known, or its policy is in force already.
+	Base *manifest.Release
 }
 
 // Now assigns what stands after the release to every host of the cohort at once. Holds stay. Nothing changed is reported when the head assigns it already and has
@@ -104,18 +106,25 @@ func stopped(r manifest.Rollout, cohort string, now time.Time) error {
 	}
 	switch {
 	case len(r.Halts) > 0:
-		return say("halted", r.Halts[0], "this version has no command that ends it: ask who halted it")
+		return say("halted", r.Halts[0], fmt.Sprintf("git revert and publish what failed, or `muster rollout resume %s --reason …`", cohort))
 	case r.Phase == manifest.PhaseHalted || r.Phase == manifest.PhaseRollingBack:
 		return fmt.Errorf("cohort %s: %w: %s since %s: %s", cohort, ErrStopped, r.Phase, r.Since.UTC().Format(time.RFC3339), r.Why)
 	case r.Pause != nil && !past(r.Pause.Until, now):
-		return say("paused", *r.Pause, "this version has no command that ends it: ask who paused it")
+		return say("paused", *r.Pause, fmt.Sprintf("`muster rollout resume %s --reason …` ends it", cohort))
 	}
 	for _, f := range r.Freezes {
 		if !past(f.Until, now) {
-			return say("frozen", f, "wait for its end")
+			return say("frozen", f, fmt.Sprintf("wait for its end, or `muster unfreeze %s --reason …`", cohort))
 		}
 	}
 	return nil
+}
+
+func untilText(t *time.Time) string {
+	if t == nil {
+		return ""
+	}
+	return fmt.Sprintf("until %s; ", t.UTC().Format(time.RFC3339))
 }
 
 func past(until *time.Time, now time.Time) bool { return until != nil && !now.Before(*until) }
@@ -148,7 +157,7 @@ func assignAll(m *manifest.Manifest, in Input, part manifest.ReleaseCohort, prev
 		PolicyName: name, PolicyEpoch: in.Release.Epoch, Policy: in.Release.Policy.Rollouts[name],
 		Target: part.Epoch, Baseline: part.Epoch, Phase: manifest.PhaseDone, Since: in.Now.UTC(),
 		Why: fmt.Sprintf("epoch %d to all hosts at once", part.Epoch), By: in.By,
-		Freezes: active(m.Rollout.Freezes), Holds: active(m.Rollout.Holds),
+		Freezes: active(m.Rollout.Freezes), Holds: active(m.Rollout.Holds), Endings: m.Rollout.Endings,
 	}
 }
 
