@@ -91,7 +91,7 @@ type Error struct {
 // ReasonNoCohort is the Reason of a wait for a cohort that a known release does not have: waiting longer does not help.
 const ReasonNoCohort = "unknown cohort"
 
-// Cohort is one cohort in GET /v1/cohorts.
+// Cohort is one cohort in GET /v1/cohorts, and GET /v1/cohorts/{c}.
 type Cohort struct {
 	Target   uint64               `json:"target"`
 	Baseline uint64               `json:"baseline"`
@@ -103,11 +103,14 @@ type Cohort struct {
 	Verdicts map[verdict.Code]int `json:"verdicts"`
 	Stale    bool                 `json:"stale"`
 	Why      string               `json:"why"`
+	// Rollout is where its rollout stands: in GET /v1/cohorts/{c} always once something is assigned; in the list of all cohorts only while it moves, waits or is stopped.
+	Rollout *Rollout `json:"rollout,omitempty"`
 }
 
 // Status is GET /v1/cohorts and `muster status --json`.
 type Status struct {
-	Cohorts map[string]Cohort `json:"cohorts"`
+	Cohorts    map[string]Cohort `json:"cohorts"`
+	Controller bool              `json:"controller,omitempty"` // this collector takes cohorts to new releases
 }
 
 // Host is one host in GET /v1/hosts and `muster hosts --json`.
@@ -119,9 +122,12 @@ type Host struct {
 	Desired uint64          `json:"desired"`
 	Running uint64          `json:"running"`
 	Grade   manifest.Grade  `json:"grade"`
+	Runs    bool            `json:"runs,omitempty"`    // it confirms exactly what it is to run, a hold or an override included
 	SeenAt  *time.Time      `json:"seen_at,omitempty"` // collector's clock
 	SkewS   float64         `json:"skew_s,omitempty"`  // seconds that the host's clock is ahead of the collector's, as its last signed report showed
 	Report  json.RawMessage `json:"report,omitempty"`  // GET /v1/hosts/{h} only: the last signed report's payload
+	// Signed is in place of Report with GET /v1/hosts/{h}?signed=true: the report as the host signed it.
+	Signed *manifest.Envelope `json:"signed,omitempty"`
 }
 
 // What can be done with hosts: POST /v1/hosts/{retire|unretire|accept}, for people with the role operator.
@@ -150,7 +156,7 @@ type HostRef struct {
 	Host   string `json:"host"`
 }
 
-// Event is the data of one server-sent event of GET /v1/events: a cohort whose target, phase or counts changed.
+// Event is the data of one server-sent event of GET /v1/events: a cohort whose target, phase, counts or rollout changed.
 type Event struct {
 	Cohort   string               `json:"cohort"`
 	Target   uint64               `json:"target"`
@@ -158,6 +164,8 @@ type Event struct {
 	Mark     string               `json:"mark"`
 	Expected int                  `json:"expected"`
 	Verdicts map[verdict.Code]int `json:"verdicts"`
+	// Rollout is as in Cohort, without the hosts that are in a wave.
+	Rollout *Rollout `json:"rollout,omitempty"`
 }
 
 // Release is one release in GET /v1/releases.

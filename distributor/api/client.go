@@ -345,6 +345,15 @@ func (c *Client) Host(ctx context.Context, host string) (*Host, error) {
 	return &h, nil
 }
 
+// HostSigned is GET /v1/hosts/{host}?signed=true: with the envelope of the last report, as the host signed it. It is nil where the collector cannot give it now.
+func (c *Client) HostSigned(ctx context.Context, host string) (*Host, error) {
+	var h Host
+	if err := c.ask(ctx, http.MethodGet, PathHosts+"/"+url.PathEscape(host), url.Values{"signed": {"true"}}, nil, requestTimeout, &h); err != nil {
+		return nil, err
+	}
+	return &h, nil
+}
+
 // ChangeHosts does with hosts what change says: HostsRetire, HostsUnretire or HostsAccept.
 func (c *Client) ChangeHosts(ctx context.Context, change string, q HostsChange) (*HostsChanged, error) {
 	body, err := wire.Encode(q)

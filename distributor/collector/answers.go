@@ -46,7 +46,7 @@ func (c *Collector) status(who caller) *api.Status {
 	now := c.now()
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	s := &api.Status{Cohorts: map[string]api.Cohort{}}
+	s := &api.Status{Cohorts: map[string]api.Cohort{}, Controller: c.steering != nil}
 	for _, name := range c.cohortNames(who) {
 		hosts := c.judge(name, now)
 		out := api.Cohort{Verdicts: map[verdict.Code]int{}, Phase: manifest.PhaseIdle}
@@ -76,22 +76,28 @@ func (c *Collector) status(who caller) *api.Status {
 			why = append(why, "the newest release has no such cohort")
 		}
 		if co == nil || co.view == nil {
-			why = append(why, "nothing is assigned yet: `muster publish --rollout=now` does it")
+			why = append(why, "nothing is assigned yet: a rollout controller does it (`rollout_key` in collector.yaml, or `muster rollout run`), or `muster publish --rollout=now`")
 		} else {
 			m := &co.view.Manifest
 			out.Target, out.Baseline, out.Phase, out.Mark = m.Rollout.Target, m.Rollout.Baseline, m.Rollout.Phase, co.view.Mark().String()
 			if out.Stale = now.After(m.FreshUntil); out.Stale {
-				why = append(why, fmt.Sprintf("order %s should have been renewed by %s: renew it with `muster publish --rollout=now`", out.Mark, m.FreshUntil.UTC().Format("2006-01-02T15:04:05Z")))
-			}
-			if waiting := c.waiting(name, out.Target); waiting > 0 {
-				why = append(why, fmt.Sprintf("epoch %d is released and not assigned", waiting))
+				why = append(why, fmt.Sprintf("order %s should have been renewed by %s: renew it with `muster rollout refresh %s`", out.Mark, m.FreshUntil.UTC().Format("2006-01-02T15:04:05Z"), name))
 			}
 			for _, st := range co.view.Statements {
 				if st.Epoch == out.Target && st.Override == "" {
 					out.Commit = st.Commit
 				}
 			}
-			if m.Rollout.Why != "" {
+			if r := c.rolloutOf(name, hosts, now, false); !atRest(r) {
+				out.Rollout = r
+			}
+			if waiting := c.waiting(name, out.Target); waiting > 0 && (out.Rollout == nil || out.Rollout.Waits == "") {
+				why = append(why, fmt.Sprintf("epoch %d is released and not assigned", waiting))
+			}
+			switch {
+			case out.Rollout != nil && out.Rollout.Waits != "":
+				why = append(why, out.Rollout.Waits)
+			case m.Rollout.Why != "":
 				why = append(why, m.Rollout.Why)
 			}
 		}
@@ -155,7 +161,7 @@ func codeList() string {
 }
 
 func tell(h judged) api.Host {
-	out := api.Host{Host: h.Input.Host, Cohort: h.Input.Cohort, Verdict: h.Verdict.Code, Why: h.Verdict.Why, Desired: h.Verdict.Desired, Running: h.Verdict.Running, Grade: h.Verdict.Grade}
+	out := api.Host{Host: h.Input.Host, Cohort: h.Input.Cohort, Verdict: h.Verdict.Code, Why: h.Verdict.Why, Desired: h.Verdict.Desired, Running: h.Verdict.Running, Grade: h.Verdict.Grade, Runs: verdict.Runs(h.Input)}
 	if h.host != nil && !h.host.received.IsZero() {
 		at := h.host.received.UTC()
 		out.SeenAt, out.SkewS = &at, h.host.skew.Seconds()
@@ -165,13 +171,17 @@ func tell(h judged) api.Host {
 
 // Host is one host, with its last report. One that speaks in several cohorts is told where it is expected, or else where it spoke last.
 func (c *Collector) Host(ctx context.Context, name string) (*api.Host, error) {
-	return c.oneHost(ctx, local, name)
+	return c.oneHost(ctx, local, name, false)
 }
 
-func (c *Collector) oneHost(ctx context.Context, who caller, name string) (*api.Host, error) {
+func (c *Collector) oneHost(ctx context.Context, who caller, name string, signed bool) (*api.Host, error) {
 	out, k, said, err := c.findHost(who, name)
 	if err != nil || said == nil {
 		return out, err
+	}
+	if e := c.envelope(ctx, k); e != nil && signed {
+		out.Signed = e // its payload is the report
+		return out, nil
 	}
 	out.Report, err = c.said(ctx, k, said)
 	return out, err
@@ -179,22 +189,33 @@ func (c *Collector) oneHost(ctx context.Context, who caller, name string) (*api.
 
 // said is the payload of a host's last signed report: as it waits to be written, or as it is stored; without a database, what is kept of it.
 func (c *Collector) said(ctx context.Context, k hostKey, kept *report.Report) (json.RawMessage, error) {
+	if e := c.envelope(ctx, k); e != nil {
+		return json.RawMessage(e.Payload), nil
+	}
+	data, err := wire.Encode(kept)
+	return json.RawMessage(data), err
+}
+
+// envelope is a host's last signed report as the host signed it; nil where it cannot be had at the moment.
+func (c *Collector) envelope(ctx context.Context, k hostKey) *manifest.Envelope {
 	c.mu.RLock()
 	waiting, trouble := c.dirty.hosts[k], c.dbErr
 	c.mu.RUnlock()
 	if waiting != nil {
-		return json.RawMessage(waiting.Payload), nil
+		return waiting
 	}
-	if c.db != nil && trouble == "" { // who looks must not wait in line for a database that is away
-		data, err := c.db.signed(ctx, k)
-		if err == nil && data != nil {
-			if e, err := manifest.ParseEnvelope(data); err == nil && sum(e.Digest()) == c.digestOf(k) {
-				return json.RawMessage(e.Payload), nil
-			}
-		}
+	if c.db == nil || trouble != "" { // who looks must not wait in line for a database that is away
+		return nil
 	}
-	data, err := wire.Encode(kept)
-	return json.RawMessage(data), err
+	data, err := c.db.signed(ctx, k)
+	if err != nil || data == nil {
+		return nil
+	}
+	e, err := manifest.ParseEnvelope(data)
+	if err != nil || sum(e.Digest()) != c.digestOf(k) {
+		return nil
+	}
+	return e
 }
 
 func (c *Collector) digestOf(k hostKey) (d [32]byte) {

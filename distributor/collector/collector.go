@@ -40,6 +40,8 @@ type Deps struct {
 	Tokens  *Tokens // nil: anybody who reaches it may do everything, so it must listen on loopback only; read again from Config.TokensFile
 	Now     func() time.Time
 	Log     *slog.Logger // nil: silent
+	// Steering lets persons steer rollouts through the API; nil: they cannot.
+	Steering *Steering
 }
 
 // Collector is one collector. New starts nothing; Run does the work.
@@ -52,6 +54,10 @@ type Collector struct {
 	db     storage // nil: nothing is remembered
 	repo   string
 	secret []byte // heartbeat keys are derived from it
+
+	steering  *Steering // nil: there is no rollout key here
+	outbox    *outbox
+	overheard overheard
 
 	parallel  chan struct{}
 	longPolls chan struct{}
@@ -66,6 +72,7 @@ type Collector struct {
 	count     counts
 
 	staying  staying
+	known    releaseMemory
 	logins   logins
 	bumps    atomic.Uint64     // how often a verdict may have changed
 	streamed sync.Mutex        // guards statuses
@@ -125,7 +132,7 @@ func New(cfg Config, deps Deps) (*Collector, error) {
 		return nil, fmt.Errorf("keyring: %w", err)
 	}
 	c := &Collector{
-		cfg: cfg, store: deps.Store, now: deps.Now, log: deps.Log, repo: trust.Repo,
+		cfg: cfg, store: deps.Store, now: deps.Now, log: deps.Log, repo: trust.Repo, steering: deps.Steering, outbox: newOutbox(len(cfg.Notify)),
 		parallel: make(chan struct{}, maxParallel), longPolls: make(chan struct{}, maxLongPolls), streams: make(chan struct{}, maxStreams),
 		objects: newCache(cacheBytes), ended: make(chan struct{}), flushNow: make(chan struct{}, 1), reread: make(chan struct{}, 1),
 		digests: map[uint64]string{}, replaced: map[uint64]bool{}, older: map[uint64]map[string]string{},
@@ -175,6 +182,7 @@ func (c *Collector) Run(ctx context.Context) error {
 	work.Go(func() { c.followOthers(ctx) })
 	work.Go(func() { c.writeInventory(ctx) })
 	work.Go(func() { c.followTokens(ctx) })
+	work.Go(func() { c.sendNotices(ctx) })
 	work.Wait()
 	close(c.ended)
 	return c.Close()

@@ -491,7 +491,7 @@ func TestB131StaleOrder(t *testing.T) {
 	w.advance(24*time.Hour + time.Minute)
 	r.read()
 	a.say()
-	r.is("web-1", verdict.Stale, "order 1-1-0 should have been renewed by 2026-12-01T12:00:00Z, 1m0s ago: the host keeps what it runs; renew it with `muster publish --rollout=now`")
+	r.is("web-1", verdict.Stale, "order 1-1-0 should have been renewed by 2026-12-01T12:00:00Z, 1m0s ago: the host keeps what it runs; renew it with `muster rollout refresh prod`")
 	if st, err := r.client.Status(t.Context()); err != nil || !st.Cohorts["prod"].Stale || !strings.Contains(st.Cohorts["prod"].Why, "should have been renewed") {
 		t.Errorf("%+v, %v", st, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -40,6 +41,8 @@ type Config struct {
 	Poll       time.Duration // how often the store is read
 	RolloutKey string        // where the rollout key is (a path, env:NAME, exec:COMMAND): this collector also takes cohorts to new releases; "" is no controller here
 	Inventory  []Source      // beside what the fleet itself says
+	Prometheus string        // URL of the server that gates ask; "": gates that ask one are inconclusive
+	Notify     []Notify      // who is told what stops or waits
 }
 
 // WithDefaults fills in what was left out.
@@ -89,6 +92,14 @@ func (c Config) Validate() error {
 		}
 		seen[src.name()] = true
 	}
+	for i, n := range c.Notify {
+		if err := n.validate(); err != nil {
+			return fmt.Errorf("notify[%d]: %w", i, err)
+		}
+		if slices.ContainsFunc(c.Notify[:i], func(o Notify) bool { return o.URL == n.URL }) {
+			return fmt.Errorf("notify[%d]: the URL is there twice; list the events once", i)
+		}
+	}
 	if c.Poll < 10*time.Millisecond || c.Poll > time.Hour {
 		return fmt.Errorf("poll: %s is not between 10ms and 1h", c.Poll)
 	}
@@ -105,15 +116,23 @@ func (s Source) validate() error {
 			return fmt.Errorf("%s: %q is not an absolute path", s.Kind, s.At)
 		}
 	case listHTTPSD:
-		u, err := url.Parse(s.At)
-		switch {
-		case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
-			return fmt.Errorf("%s: not an http or https URL", s.Kind)
-		case u.User != nil:
-			return fmt.Errorf("%s: the URL holds a user or a password; messages and the page show URLs", s.Kind)
+		if err := checkURL(s.At); err != nil {
+			return fmt.Errorf("%s: %w", s.Kind, err)
 		}
 	default:
 		return errors.New("give one of csv, file_sd and http_sd")
+	}
+	return nil
+}
+
+// checkURL checks the address of another server. The error never holds it.
+func checkURL(s string) error {
+	u, err := url.Parse(s)
+	switch {
+	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
+		return errors.New("not an http or https URL")
+	case u.User != nil:
+		return errors.New("the URL holds a user or a password; messages and the page show URLs")
 	}
 	return nil
 }
@@ -305,8 +324,27 @@ var configKeys = fields[Config]{
 			return nil
 		})
 	},
-	"prometheus": nil,
-	"notify":     nil,
+	"prometheus": func(n *yaml.Node, at string, c *Config) error { return prometheusKeys.read(n, at, c) },
+	"notify": func(n *yaml.Node, at string, c *Config) error {
+		return each(n, at, func(n *yaml.Node, at string) error {
+			var to Notify
+			if err := notifyKeys.read(n, at, &to); err != nil {
+				return err
+			}
+			c.Notify = append(c.Notify, to)
+			return nil
+		})
+	},
+}
+
+var prometheusKeys = fields[Config]{
+	"url": func(n *yaml.Node, at string, c *Config) error { return text(n, at, &c.Prometheus) },
+}
+
+var notifyKeys = fields[Notify]{
+	"url":         func(n *yaml.Node, at string, to *Notify) error { return text(n, at, &to.URL) },
+	"events":      func(n *yaml.Node, at string, to *Notify) error { return texts(n, at, &to.Events) },
+	"secret_file": func(n *yaml.Node, at string, to *Notify) error { return text(n, at, &to.SecretFile) },
 }
 
 var sourceKeys = fields[Source]{

@@ -125,7 +125,7 @@ func eventText(s *api.Status, last map[string]string) (text string, id uint64, e
 	names := slices.Sorted(maps.Keys(s.Cohorts))
 	for _, name := range names {
 		co := s.Cohorts[name]
-		data, err := wire.Encode(api.Event{Cohort: name, Target: co.Target, Phase: co.Phase, Mark: co.Mark, Expected: co.Expected, Verdicts: co.Verdicts})
+		data, err := wire.Encode(api.Event{Cohort: name, Target: co.Target, Phase: co.Phase, Mark: co.Mark, Expected: co.Expected, Verdicts: co.Verdicts, Rollout: withoutHosts(co.Rollout)})
 		if err != nil {
 			return "", 0, fmt.Errorf("encode the event: %w", err)
 		}
@@ -141,4 +141,17 @@ func eventText(s *api.Status, last map[string]string) (text string, id uint64, e
 		}
 	}
 	return text, id, nil
+}
+
+// withoutHosts leaves out who is in a wave: their sentences change all the time.
+func withoutHosts(r *api.Rollout) *api.Rollout {
+	if r == nil {
+		return nil
+	}
+	out := *r
+	out.Waves = slices.Clone(r.Waves)
+	for i := range out.Waves {
+		out.Waves[i].In, out.Waves[i].More = []api.WaveHost{}, 0
+	}
+	return &out
 }

@@ -128,7 +128,7 @@ func TestB100Metrics(t *testing.T) {
 	body := get(t, r.server.URL+api.PathMetrics)
 	for _, want := range []string{
 		`muster_cohort_hosts{cohort="prod-eu",verdict="confirmed"} 121`, `muster_cohort_hosts{cohort="prod-eu",verdict="rolled back"} 1`, `muster_cohort_expected_hosts{cohort="prod-eu"} 130`,
-		`muster_cohort_target_epoch{cohort="prod-eu"} 2`, `muster_cohort_phase{cohort="prod-eu",phase="done"} 1`, `muster_reports_total{result="accepted"} 125`, `muster_reports_received_total{kind="signed"} 125`,
+		`muster_cohort_target_epoch{cohort="prod-eu"} 2`, `muster_rollout_phase{cohort="prod-eu",phase="done"} 1`, `muster_reports_total{result="accepted"} 125`, `muster_reports_received_total{kind="signed"} 125`,
 		"muster_newest_epoch 2", "muster_collector_hosts 125", "muster_collector_long_polls 0", "muster_store_errors_total 0",
 	} {
 		if !strings.Contains(body, want+"\n") {

@@ -19,6 +19,7 @@ type dirt struct {
 	digest  map[uint64]string
 	retired map[hostKey]bool // see Collector.retired
 	lists   map[string]bool  // see Collector.lists
+	notices map[string][]byte
 	trust   bool
 	secret  bool
 }
@@ -26,7 +27,7 @@ type dirt struct {
 func (d *dirt) clear() {
 	*d = dirt{
 		hosts: map[hostKey]*manifest.Envelope{}, gone: map[hostKey]bool{}, seen: map[uint64]time.Time{}, assign: map[assignKey]time.Time{}, digest: map[uint64]string{},
-		retired: map[hostKey]bool{}, lists: map[string]bool{},
+		retired: map[hostKey]bool{}, lists: map[string]bool{}, notices: map[string][]byte{},
 	}
 }
 
@@ -49,7 +50,7 @@ func (d *dirt) assigned(cohort string, epoch uint64, at time.Time) {
 
 // none is for the writer to be idle.
 func (d *dirt) none() bool {
-	return len(d.hosts) == 0 && len(d.gone) == 0 && len(d.seen) == 0 && len(d.assign) == 0 && len(d.digest) == 0 && len(d.retired) == 0 && len(d.lists) == 0 && !d.trust && !d.secret
+	return len(d.hosts) == 0 && len(d.gone) == 0 && len(d.seen) == 0 && len(d.assign) == 0 && len(d.digest) == 0 && len(d.retired) == 0 && len(d.lists) == 0 && len(d.notices) == 0 && !d.trust && !d.secret
 }
 
 // write writes what changed, in one transaction at a time, until ctx ends; then once more.
@@ -135,7 +136,7 @@ func (c *Collector) flush(ctx context.Context, alive time.Time) error {
 
 // gather is the batch of what changed but for the hosts, whose rows are encoded without the lock. Under c.mu.
 func (c *Collector) gather(work *dirt, alive time.Time) (*batch, map[hostKey]hostRow, error) {
-	b := &batch{alive: alive, seen: work.seen, digests: work.digest, assigned: work.assign, retired: map[hostKey]*retirement{}, lists: map[string][]byte{}}
+	b := &batch{alive: alive, seen: work.seen, digests: work.digest, assigned: work.assign, retired: map[hostKey]*retirement{}, lists: map[string][]byte{}, notices: work.notices}
 	if work.secret {
 		b.secret = c.secret
 	}
@@ -206,10 +207,11 @@ func (c *Collector) putBack(work dirt) {
 			c.dirty.gone[k] = true
 		}
 	}
-	c.dirty.seen, c.dirty.assign, c.dirty.digest = work.seen, work.assign, work.digest
+	c.dirty.seen, c.dirty.assign, c.dirty.digest, c.dirty.notices = work.seen, work.assign, work.digest, work.notices
 	maps.Copy(c.dirty.seen, newer.seen)
 	maps.Copy(c.dirty.assign, newer.assign)
 	maps.Copy(c.dirty.digest, newer.digest)
+	maps.Copy(c.dirty.notices, newer.notices)
 	maps.Copy(c.dirty.retired, work.retired)
 	maps.Copy(c.dirty.lists, work.lists)
 	c.dirty.trust = c.dirty.trust || work.trust

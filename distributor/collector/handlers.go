@@ -154,14 +154,6 @@ func (c *Collector) getObject(w http.ResponseWriter, r *http.Request, who caller
 	}
 }
 
-func (c *Collector) getCohort(w http.ResponseWriter, r *http.Request, who caller) error {
-	co, ok := c.status(who).Cohorts[r.PathValue("cohort")]
-	if !ok {
-		return refuse(http.StatusNotFound, "`muster status` lists them", "no cohort %.80q", r.PathValue("cohort"))
-	}
-	return answer(w, co)
-}
-
 func (c *Collector) getHosts(w http.ResponseWriter, r *http.Request, who caller) error {
 	list, err := c.listHosts(who, r.URL.Query().Get("cohort"), r.URL.Query().Get("verdict"))
 	if err != nil {
@@ -171,7 +163,7 @@ func (c *Collector) getHosts(w http.ResponseWriter, r *http.Request, who caller)
 }
 
 func (c *Collector) getHost(w http.ResponseWriter, r *http.Request, who caller) error {
-	h, err := c.oneHost(r.Context(), who, r.PathValue("host"))
+	h, err := c.oneHost(r.Context(), who, r.PathValue("host"), r.URL.Query().Get("signed") == "true")
 	if err != nil {
 		return err
 	}

@@ -123,6 +123,7 @@ func (c *Collector) accept(name string, co *cohort, data []byte, now time.Time, 
 	c.trust = next
 	c.dirty.trust = true
 	co.view, co.raw = view, bytes.Clone(data)
+	c.noteNotices(name, co, now)
 	c.count.heads.Add(1)
 	if co.moved != nil {
 		close(co.moved)

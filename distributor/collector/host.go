@@ -33,6 +33,7 @@ type host struct {
 	digest   [sha256.Size]byte // of its payload
 	received time.Time         // last accepted report or heartbeat
 	skew     time.Duration     // host clock minus ours at the last signed report
+	probed   probed            // what its last word told of its probes
 
 	silentFrom time.Time         // silence counts from here if that is later than received
 	conflict   time.Time         // two boots spoke by turns, last

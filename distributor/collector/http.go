@@ -53,6 +53,8 @@ func (c *Collector) Handler() http.Handler {
 	handle("GET "+api.PathObjects+"{key...}", eitherOne, c.getObject)
 	handle("GET "+api.PathCohorts, aPerson, func(w http.ResponseWriter, _ *http.Request, who caller) error { return answer(w, c.status(who)) })
 	handle("GET "+api.PathCohorts+"/{cohort}", aPerson, c.getCohort)
+	handle("GET "+api.PathCohorts+"/{cohort}/observed", aPerson, c.getObserved)
+	handle("POST "+api.PathCohorts+"/{cohort}/{act}", anOperator, c.postAct)
 	handle("GET "+api.PathHosts, aPerson, c.getHosts)
 	handle("GET "+api.PathHosts+"/{host}", aPerson, c.getHost)
 	handle("POST "+api.PathHosts+"/{change}", anOperator, c.postHosts)
@@ -192,6 +194,9 @@ func (c *Collector) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	case http.StatusInternalServerError:
 		body.Code = 7
 		c.log.Error("request", "method", r.Method, "path", r.URL.Path, "err", err)
+	}
+	if re != nil && re.code != 0 {
+		body.Code = re.code
 	}
 	if status == http.StatusServiceUnavailable {
 		// Spread, so that who was turned away does not come back as one.

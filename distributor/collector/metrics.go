@@ -61,6 +61,7 @@ func (e *exposition) counter(name, help string, value uint64) {
 func (c *Collector) getMetrics(w http.ResponseWriter, _ *http.Request, who caller) error {
 	var e exposition
 	c.cohortMetrics(&e, who)
+	c.rolloutMetrics(&e, who)
 	c.ownMetrics(&e)
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 	send(w, []byte(e.String()))
@@ -89,16 +90,6 @@ func (c *Collector) cohortMetrics(e *exposition, who caller) {
 	each("muster_cohort_expected_hosts", "Hosts that a cohort is expected to have.", func(n string) float64 { return float64(s.Cohorts[n].Expected) })
 	each("muster_cohort_target_epoch", "Release that a cohort is taken to, or runs; 0 before the first.", func(n string) float64 { return float64(s.Cohorts[n].Target) })
 	each("muster_cohort_baseline_epoch", "Last release that a cohort took in full.", func(n string) float64 { return float64(s.Cohorts[n].Baseline) })
-	e.family("muster_cohort_phase", "gauge", "1 for the phase of the cohort's rollout, else 0.")
-	for _, name := range names {
-		for _, p := range phases {
-			v := 0.0
-			if s.Cohorts[name].Phase == p {
-				v = 1
-			}
-			e.sample("muster_cohort_phase", v, "cohort", name, "phase", string(p))
-		}
-	}
 	now := c.now()
 	fresh, read := map[string]float64{}, map[string]float64{}
 	c.mu.RLock()

@@ -83,6 +83,7 @@ func (c *Collector) adopt(k kept) bool {
 	h := co.hosts[k.hostKey.host]
 	if h == nil || k.pinned.After(h.pinned) { // a key that a person accepted there is the host's own here too
 		if k.host.report != nil {
+			k.host.probed = probedOf(k.host.report)
 			k.host.report = c.shapes.share(k.host.report)
 		}
 		if h == nil {
@@ -124,6 +125,7 @@ func (c *Collector) adopt(k kept) bool {
 	if newer {
 		changed = h.digest != k.digest || h.report == nil || h.wasSilent(c.now())
 		before := h.report
+		h.probed = probedOf(k.host.report)
 		h.report, h.digest, h.received, h.skew = c.shapes.swap(before, k.host.report), k.digest, k.received, k.skew
 		h.key, h.boots, h.current = k.key, boots, k.current
 	} else if len(speaking) > 0 {

@@ -7,10 +7,13 @@ import (
 	"html/template"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
 
+	"github.com/muster-config/muster/distributor/api"
+	"github.com/muster-config/muster/distributor/manifest"
 	"github.com/muster-config/muster/distributor/verdict"
 )
 
@@ -22,6 +25,7 @@ var pageFiles embed.FS
 
 var pages = template.Must(template.New("").Funcs(template.FuncMap{
 	"plain": plain, "ago": ago, "short": short, "time": pageTime, "class": classOf, "commas": commas, "query": url.QueryEscape, "path": url.PathEscape,
+	"rollout": withNow, "left": left, "outcome": outcomeClass, "sample": sampleText,
 }).ParseFS(pageFiles, "page/*.html"))
 
 const policyCSP = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
@@ -168,4 +172,43 @@ func classOf(code verdict.Code) string {
 		return "quiet"
 	}
 	return "apart" // held, overridden, observing, not running, retired: as somebody wants it
+}
+
+// rolloutAt is a rollout with the time at which it is looked at.
+type rolloutAt struct {
+	Rollout *api.Rollout
+	Now     time.Time
+}
+
+func withNow(r *api.Rollout, now time.Time) rolloutAt { return rolloutAt{r, now} }
+
+// left is the time until t for people.
+func left(now time.Time, t *time.Time) string {
+	if d := t.Sub(now); d > 0 {
+		return d.Round(time.Second).String() + " left"
+	}
+	return "its time is over"
+}
+
+// outcomeClass is the kind of a gate's outcome, for its color.
+func outcomeClass(o manifest.Outcome) string {
+	switch o {
+	case manifest.OutcomePass:
+		return "good"
+	case manifest.OutcomeFail, manifest.OutcomeBroken:
+		return "bad"
+	}
+	return "quiet"
+}
+
+// sampleText is a value, or a count of all; a dash where nothing was there.
+func sampleText(v, of *float64) string {
+	number := func(f float64) string { return strconv.FormatFloat(f, 'g', 6, 64) }
+	switch {
+	case v == nil:
+		return "–"
+	case of != nil:
+		return number(*v) + " of " + number(*of)
+	}
+	return number(*v)
 }

@@ -13,7 +13,9 @@ import (
 	"strings"
 
 	"github.com/muster-config/muster/distributor/api"
+	"github.com/muster-config/muster/distributor/manifest"
 	"github.com/muster-config/muster/distributor/report"
+	"github.com/muster-config/muster/distributor/rollout/standing"
 	"github.com/muster-config/muster/distributor/verdict"
 	"github.com/muster-config/muster/distributor/wire"
 )
@@ -94,6 +96,13 @@ type cohortBody struct {
 	Bar    bar
 	Counts []count
 	Green  *verdict.Green
+	// Stopped: what stops it is said at the top of the page and once in the card.
+	Stopped bool
+}
+
+// stopBody is what stops a cohort, or waits for a person.
+type stopBody struct {
+	Cohort, Class, Text string
 }
 
 func (c *Collector) pageCohorts(w http.ResponseWriter, r *http.Request, who caller) error {
@@ -111,11 +120,23 @@ func (c *Collector) pageCohorts(w http.ResponseWriter, r *http.Request, who call
 		}
 		list = append(list, b)
 	}
+	var stops []stopBody
+	for i, b := range list {
+		if r := b.Rollout; standing.Stopped(r) {
+			list[i].Stopped = true
+			class := "quiet"
+			if halted(r) || r.Phase == manifest.PhaseRollingBack || r.Overdue {
+				class = "bad"
+			}
+			stops = append(stops, stopBody{b.Name, class, r.Waits})
+		}
+	}
 	releases := c.listReleases(who)
 	return render(w, http.StatusOK, "cohorts.html", c.frame(who, "Cohorts", "cohorts", struct {
 		Cohorts  []cohortBody
 		Releases []api.Release
-	}{list, releases[:min(5, len(releases))]}))
+		Stops    []stopBody
+	}{list, releases[:min(5, len(releases))], stops}))
 }
 
 func hostsLink(cohort, code, find string, page int) string {
@@ -216,7 +237,7 @@ type instanceBody struct {
 }
 
 func (c *Collector) pageHost(w http.ResponseWriter, r *http.Request, who caller) error {
-	h, err := c.oneHost(r.Context(), who, r.PathValue("host"))
+	h, err := c.oneHost(r.Context(), who, r.PathValue("host"), false)
 	if err != nil {
 		return err
 	}

@@ -31,6 +31,7 @@ CREATE TABLE IF NOT EXISTS muster_releases (epoch bigint PRIMARY KEY, digest tex
 CREATE TABLE IF NOT EXISTS muster_assigned (cohort text NOT NULL, epoch bigint NOT NULL, at text NOT NULL, PRIMARY KEY (cohort, epoch));
 CREATE TABLE IF NOT EXISTS muster_retired (cohort text NOT NULL, host text NOT NULL, word text NOT NULL, PRIMARY KEY (cohort, host));
 CREATE TABLE IF NOT EXISTS muster_lists (name text PRIMARY KEY, value bytea NOT NULL);
+CREATE TABLE IF NOT EXISTS muster_notices (id text PRIMARY KEY, value bytea NOT NULL);
 `
 
 // pgLock is the advisory lock of all that writes: any number that nobody else in this database uses.
@@ -143,7 +144,7 @@ func (p *postgres) close() error {
 func (p *postgres) load(ctx context.Context, each func(hostRecord) error) (*remembered, error) {
 	var m *remembered
 	err := p.with(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		m = &remembered{seen: map[uint64]time.Time{}, digests: map[uint64]string{}, assigned: map[assignKey]time.Time{}, retired: map[hostKey]retirement{}, lists: map[string][]byte{}}
+		m = &remembered{seen: map[uint64]time.Time{}, digests: map[uint64]string{}, assigned: map[assignKey]time.Time{}, retired: map[hostKey]retirement{}, lists: map[string][]byte{}, notices: map[string][]byte{}}
 		return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 			var name, text string
 			var value []byte
@@ -175,6 +176,9 @@ func (p *postgres) load(ctx context.Context, each func(hostRecord) error) (*reme
 				return err
 			}
 			if err := pgRows(ctx, tx, "SELECT name, value FROM muster_lists", []any{&name, &value}, func() error { m.lists[name] = value; return nil }); err != nil {
+				return err
+			}
+			if err := pgRows(ctx, tx, "SELECT id, value FROM muster_notices", []any{&name, &value}, func() error { m.notices[name] = value; return nil }); err != nil {
 				return err
 			}
 			if err := pgRows(ctx, tx, pgRetired, []any{&k.cohort, &k.host, &text}, func() error { return retiredInto(m.retired, k, text) }); err != nil {

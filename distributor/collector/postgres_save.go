@@ -66,6 +66,13 @@ func pgSave(ctx context.Context, tx pgx.Tx, b *batch) error {
 	for name, value := range b.lists {
 		queue.Queue("INSERT INTO muster_lists (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value", name, value)
 	}
+	for id, value := range b.notices {
+		if value == nil {
+			queue.Queue("DELETE FROM muster_notices WHERE id = $1", id)
+			continue
+		}
+		queue.Queue("INSERT INTO muster_notices (id, value) VALUES ($1, $2) ON CONFLICT (id) DO UPDATE SET value = excluded.value", id, value)
+	}
 	for _, k := range b.gone {
 		queue.Queue("DELETE FROM muster_hosts WHERE cohort = $1 AND host = $2", k.cohort, k.host)
 	}

@@ -27,6 +27,7 @@ func (c *Collector) load(ctx context.Context) error {
 			return nil
 		}
 		if h.report != nil {
+			h.probed = probedOf(h.report)
 			h.report = c.shapes.share(h.report)
 		}
 		hosts = append(hosts, &kept{r.hostKey, h})
@@ -56,6 +57,7 @@ func (c *Collector) load(ctx context.Context) error {
 		c.cohortOf(k.cohort).assigned[k.epoch] = at
 	}
 	c.loadLists(m.lists)
+	c.loadLetters(m.notices)
 	return nil
 }
 

@@ -8,6 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"runtime"
+	"sync"
+	"sync/atomic"
 
 	"github.com/muster-config/muster/distributor/api"
 	"github.com/muster-config/muster/distributor/manifest"
@@ -31,6 +34,7 @@ type requestError struct {
 	err    error
 	hint   string
 	reason string // api.Error's
+	code   int    // exit code of the table; 0: what the status says
 }
 
 func (e *requestError) Error() string { return e.err.Error() }
@@ -62,16 +66,14 @@ func (c *Collector) takeReports(post api.ReportPost, who caller) (*api.ReportAns
 	if len(post.Reports) > report.MaxBatch {
 		return nil, refuse(http.StatusRequestEntityTooLarge, "", "%d reports in one post, at most %d are taken", len(post.Reports), report.MaxBatch)
 	}
-	list := make([]said, len(post.Reports))
-	for i, item := range post.Reports {
-		s, err := c.check(item)
+	list, errs := c.checkAll(post.Reports)
+	for i, err := range errs {
 		if err != nil {
 			return nil, refuse(http.StatusBadRequest, "", "report %d: %w", i, err)
 		}
-		if !who.may(s.cohort) {
-			return nil, refuse(http.StatusForbidden, "give the host a token of its cohort", "this token may not report for cohort %s", s.cohort)
+		if !who.may(list[i].cohort) {
+			return nil, refuse(http.StatusForbidden, "give the host a token of its cohort", "this token may not report for cohort %s", list[i].cohort)
 		}
-		list[i] = s
 	}
 	answer := &api.ReportAnswer{Results: make([]api.ReportResult, len(list))}
 	changed := false
@@ -154,11 +156,13 @@ func (c *Collector) apply(s *said) (result, error) {
 	}
 	var got result
 	if s.beat != nil {
-		got = h.beat(s.boot, s.counter, s.beat.Digest, now)
+		if got = h.beat(s.boot, s.counter, s.beat.Digest, now); got.accepted {
+			h.probed = probed{}
+		}
 	} else {
 		before := h.report
 		if got = h.take(s.report, s.envelope.Digest(), now); got.accepted {
-			h.report = c.shapes.swap(before, h.report)
+			h.report, h.probed = c.shapes.swap(before, h.report), probedOf(s.report)
 		}
 		if got.older && now.Sub(h.said) >= olderAgain {
 			h.said = now
@@ -174,6 +178,33 @@ func (c *Collector) apply(s *said) (result, error) {
 		wake(c.flushNow)
 	}
 	return got, nil
+}
+
+// share is how many items of a post are checked in a row: half of what a report costs is its signature, and a gateway's post has hundreds of them.
+const share = 16
+
+// checkAll checks the items of a post, on all processors if there are many.
+func (c *Collector) checkAll(items []api.ReportItem) ([]said, []error) {
+	list, errs := make([]said, len(items)), make([]error, len(items))
+	var next atomic.Int64
+	work := func() {
+		for {
+			from := int(next.Add(share)) - share
+			if from >= len(items) {
+				return
+			}
+			for i := from; i < min(from+share, len(items)); i++ {
+				list[i], errs[i] = c.check(items[i])
+			}
+		}
+	}
+	var wg sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), (len(items)+share-1)/share) - 1 {
+		wg.Go(work)
+	}
+	work()
+	wg.Wait()
+	return list, errs
 }
 
 // check decodes and verifies one item without looking at what is known.

@@ -40,6 +40,7 @@ const addition = `
 CREATE TABLE IF NOT EXISTS releases (epoch INTEGER PRIMARY KEY, digest TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS retired (cohort TEXT NOT NULL, host TEXT NOT NULL, word TEXT NOT NULL, PRIMARY KEY (cohort, host)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS lists (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS notices (id TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 `
 
 // sqliteFile is the SQLite file. One process has it at a time.

@@ -24,7 +24,7 @@ func (d *sqliteFile) rows(ctx context.Context, query string, take func(scan func
 }
 
 func (d *sqliteFile) load(ctx context.Context, each func(hostRecord) error) (*remembered, error) {
-	m := &remembered{seen: map[uint64]time.Time{}, digests: map[uint64]string{}, assigned: map[assignKey]time.Time{}, retired: map[hostKey]retirement{}, lists: map[string][]byte{}}
+	m := &remembered{seen: map[uint64]time.Time{}, digests: map[uint64]string{}, assigned: map[assignKey]time.Time{}, retired: map[hostKey]retirement{}, lists: map[string][]byte{}, notices: map[string][]byte{}}
 	err := errors.Join(
 		d.rows(ctx, "SELECT name, value FROM meta", func(scan func(...any) error) error {
 			var name string
@@ -88,6 +88,13 @@ func (d *sqliteFile) load(ctx context.Context, each func(hostRecord) error) (*re
 			var value []byte
 			err := scan(&name, &value)
 			m.lists[name] = value
+			return err
+		}),
+		d.rows(ctx, "SELECT id, value FROM notices", func(scan func(...any) error) error {
+			var id string
+			var value []byte
+			err := scan(&id, &value)
+			m.notices[id] = value
 			return err
 		}),
 	)
@@ -159,6 +166,13 @@ func (d *sqliteFile) save(ctx context.Context, b *batch) error {
 	}
 	for name, value := range b.lists {
 		exec("INSERT INTO lists (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value", name, value)
+	}
+	for id, value := range b.notices {
+		if value == nil {
+			exec("DELETE FROM notices WHERE id = ?", id)
+			continue
+		}
+		exec("INSERT INTO notices (id, value) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET value = excluded.value", id, value)
 	}
 	for _, k := range b.gone {
 		exec("DELETE FROM hosts WHERE cohort = ? AND host = ?", k.cohort, k.host)

@@ -63,6 +63,7 @@ type batch struct {
 	assigned      map[assignKey]time.Time
 	retired       map[hostKey]*retirement // nil: not any more
 	lists         map[string][]byte       // last good list of a source
+	notices       map[string][]byte       // letters by id; nil: not any more
 }
 
 // remembered is all but the hosts.
@@ -74,6 +75,7 @@ type remembered struct {
 	assigned      map[assignKey]time.Time
 	retired       map[hostKey]retirement
 	lists         map[string][]byte
+	notices       map[string][]byte
 	mark          uint64
 }
 

@@ -63,13 +63,13 @@ func TestStorage(t *testing.T) {
 			secret: []byte("s"), trust: []byte("t"), alive: start,
 			hosts: []hostRecord{{a, []byte(`{"n":1}`), []byte("A"), start}, {b, []byte(`{"n":1}`), []byte("B"), start}},
 			seen:  map[uint64]time.Time{1: start, 2: start.Add(time.Second)}, digests: map[uint64]string{1: "one"},
-			assigned: map[assignKey]time.Time{{"prod", 1}: start}, retired: map[hostKey]*retirement{a: &word, b: &word}, lists: map[string][]byte{"csv /x": []byte("[]")},
+			assigned: map[assignKey]time.Time{{"prod", 1}: start}, retired: map[hostKey]*retirement{a: &word, b: &word}, lists: map[string][]byte{"csv /x": []byte("[]")}, notices: map[string][]byte{"prod/halted/1": []byte("{}"), "prod/paused/1": []byte("{}")},
 		})
 		// Later ones: a report as before, a host that is gone, a first word that stands, one that is replaced.
 		saved(t, st, &batch{
 			hosts: []hostRecord{{a, []byte(`{"n":2}`), nil, start.Add(time.Minute)}, {hostKey{"prod", "nobody"}, []byte(`{}`), nil, start}}, gone: []hostKey{b, {"prod", "c"}},
 			seen: map[uint64]time.Time{1: start.Add(time.Hour)}, digests: map[uint64]string{1: "another", 2: "two"},
-			assigned: map[assignKey]time.Time{{"prod", 1}: start.Add(time.Hour)}, retired: map[hostKey]*retirement{b: nil}, lists: map[string][]byte{"csv /x": []byte("[1]")},
+			assigned: map[assignKey]time.Time{{"prod", 1}: start.Add(time.Hour)}, retired: map[hostKey]*retirement{b: nil}, lists: map[string][]byte{"csv /x": []byte("[1]")}, notices: map[string][]byte{"prod/halted/1": []byte(`{"open":[]}`), "prod/paused/1": nil},
 		})
 		for _, again := range []bool{false, true} {
 			if again {
@@ -96,6 +96,9 @@ func TestStorage(t *testing.T) {
 			}
 			if diff := cmp.Diff(map[hostKey]retirement{a: word}, m.retired, cmp.AllowUnexported(hostKey{})); diff != "" {
 				t.Errorf("retired:\n%s", diff)
+			}
+			if len(m.notices) != 1 || string(m.notices["prod/halted/1"]) != `{"open":[]}` {
+				t.Errorf("notices: %q", m.notices)
 			}
 		}
 		if data, err := st.signed(t.Context(), a); string(data) != "A" || err != nil {

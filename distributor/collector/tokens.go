@@ -16,7 +16,7 @@ import (
 // Roles of a person.
 const (
 	RoleViewer   = "viewer"   // reads
-	RoleOperator = "operator" // reads, hands heads over, retires hosts and accepts their keys
+	RoleOperator = "operator" // reads, hands heads over, steers rollouts, retires hosts and accepts their keys
 )
 
 // Tokens is tokens.yaml: who may speak to the collector. It holds digests only, so that the file is no secret.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/muster-config/muster/distributor/api"
 	"github.com/muster-config/muster/distributor/manifest"
+	"github.com/muster-config/muster/distributor/rollout/standing"
 	"github.com/muster-config/muster/distributor/verdict"
 )
 
@@ -116,6 +117,9 @@ func (c *Collector) green(ctx context.Context, who caller, epoch uint64, q api.W
 		}
 		hosts := c.judge(name, now)
 		g := verdict.IsGreen(c.greenInput(name, rel, q.Strict, hosts, now))
+		if !g.Green {
+			g.Rollout = standing.Line(c.rolloutOf(name, hosts, now, false))
+		}
 		w.Cohorts[name] = g
 		w.Green, w.Never = w.Green && g.Green, w.Never || g.Never
 		w.Confirmed += g.Confirmed
@@ -125,7 +129,7 @@ func (c *Collector) green(ctx context.Context, who caller, epoch uint64, q api.W
 		if !g.Green {
 			whys = append(whys, name+": "+g.Why)
 		}
-		fmt.Fprintf(sum, "%s %t %t %d %d %d\n", name, g.Green, g.Never, g.Confirmed, g.Owed, len(g.Waiting))
+		fmt.Fprintf(sum, "%s %t %t %d %d %d %s\n", name, g.Green, g.Never, g.Confirmed, g.Owed, len(g.Waiting), g.Rollout)
 		if len(g.Waiting) > 0 {
 			// The sentences hold ages; what the host last said stands for them.
 			slices.SortFunc(hosts, func(a, b judged) int { return strings.Compare(a.Input.Host, b.Input.Host) })

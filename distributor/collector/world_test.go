@@ -190,6 +190,7 @@ type rig struct {
 	client *api.Client
 	dir    string
 	log    *logged
+	config Config // what a test wants otherwise
 }
 
 type logged struct {
@@ -215,10 +216,20 @@ func newRig(t testing.TB, w *world, tokens *Tokens) *rig {
 	return r
 }
 
+// restartWith is restart, with receivers of notices.
+func (r *rig) restartWith(to []Notify) {
+	r.t.Helper()
+	r.server.Close()
+	r.c.Close()
+	r.config.Notify = to
+	r.start(nil)
+	r.c.outbox.first = time.Millisecond
+}
+
 // start makes the collector, also anew over the same database.
 func (r *rig) start(tokens *Tokens) {
 	r.t.Helper()
-	c, err := New(Config{Poll: time.Hour, Database: "sqlite://" + filepath.Join(r.dir, "state.db")}, Deps{Store: r.store, Keyring: r.keyring, Tokens: tokens, Now: r.now, Log: slog.New(slog.NewTextHandler(r.log, nil))})
+	c, err := New(Config{Notify: r.config.Notify, Poll: time.Hour, Database: "sqlite://" + filepath.Join(r.dir, "state.db")}, Deps{Store: r.store, Keyring: r.keyring, Tokens: tokens, Now: r.now, Log: slog.New(slog.NewTextHandler(r.log, nil))})
 	if err != nil {
 		r.t.Fatal(err)
 	}

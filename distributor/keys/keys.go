@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -53,6 +54,9 @@ func Open(ctx context.Context, ref string) (manifest.Signer, error) {
 	return parse(ref, data)
 }
 
+// modes says whether a file's mode tells who may read it. On Windows its access list does, which is not looked at: it is the directory's own there.
+const modes = runtime.GOOS != "windows"
+
 // readKey reads a key file that nobody else may read. It looks at what it opened, and a pipe does not hold it up.
 func readKey(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
@@ -66,7 +70,7 @@ func readKey(path string) ([]byte, error) {
 		return nil, err
 	case !info.Mode().IsRegular():
 		return nil, errors.New("not a regular file")
-	case info.Mode().Perm()&0o077 != 0:
+	case modes && info.Mode().Perm()&0o077 != 0:
 		return nil, fmt.Errorf("others may read it (mode %04o): run chmod 600 on it", info.Mode().Perm())
 	case info.Size() > maxKeyBytes:
 		return nil, fmt.Errorf("larger than %d bytes, so it is no key", maxKeyBytes)
@@ -155,6 +159,9 @@ func (k *Key) WriteFile(path string) error {
 	if err != nil {
 		os.Remove(path)
 		return fmt.Errorf("key %s: %w", path, err)
+	}
+	if runtime.GOOS == "windows" {
+		return nil // it has no fsync of a directory
 	}
 	dir, err := os.Open(filepath.Dir(path))
 	if err != nil {

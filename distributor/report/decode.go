@@ -117,6 +117,7 @@ func (s Service) validate(c *check, at string) {
 	c.grade(at+".grade", s.Grade)
 	c.that(finite(s.AgeS), "%s.age_s: out of range", at)
 	c.text(at+".reason", s.Reason)
+	c.that(s.Restarts >= 0 && s.Restarts <= math.MaxInt32, "%s.restarts: out of range", at)
 	c.that(len(s.Instances) <= MaxInstances, "%s.instances: more than %d", at, MaxInstances)
 	for name, i := range s.Instances {
 		c.that(manifest.ValidName(name), "%s.instances: %.80q is not a name", at, name)

@@ -78,6 +78,7 @@ type Service struct {
 	Healthy   *bool                      `json:"healthy,omitempty"`
 	AgeS      float64                    `json:"age_s"` // seconds since it was last probed
 	Reason    string                     `json:"reason,omitempty"`
+	Restarts  int                        `json:"restarts,omitempty"` // how often its processes started anew, not for a reload, since the phase of the rollout began that the host knows; where its unit or pid file is known
 	Instances map[string]ServiceInstance `json:"instances,omitempty"`
 }
 

@@ -32,7 +32,7 @@ func full() *report.Report {
 		Phase: report.PhaseConfirming, Grade: manifest.GradeProcess, Confirmed: true, Reason: "checkout: process still states epoch 1041", Code: "no confirmation", Tries: 2, Stale: true,
 		Drift: []string{"checkout/checkout.yaml"}, Drifted: 61,
 		Services: map[string]report.Service{
-			"checkout": {State: "waiting", Epoch: 1041, Expected: 1043, Grade: manifest.GradeReloaded, Healthy: &yes, AgeS: 1.5, Reason: "process still states epoch 1041",
+			"checkout": {State: "waiting", Epoch: 1041, Expected: 1043, Grade: manifest.GradeReloaded, Healthy: &yes, AgeS: 1.5, Reason: "process still states epoch 1041", Restarts: 3,
 				Instances: map[string]report.ServiceInstance{"a": {Epoch: 1043, State: "confirmed", Reason: "ok"}}},
 		},
 		Probes: map[string]report.Probe{"checkout": {Count: 12, Failures: 1, P50MS: 1.25, MaxMS: 30}},

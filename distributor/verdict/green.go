@@ -3,6 +3,7 @@ package verdict
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/muster-config/muster/distributor/manifest"
 )
@@ -79,6 +80,8 @@ func IsGreen(in GreenInput) Green {
 		g.Why = fmt.Sprintf("%s; cohort %s expects %s more that nobody has heard of", tally, in.Cohort, count(in.Short, "host"))
 	case in.Over > 0:
 		g.Why = fmt.Sprintf("%s, but cohort %s has %s more than hosts.expect allows: raise it, or `muster hosts retire` those that are gone", tally, in.Cohort, count(in.Over, "host"))
+	case len(in.View.Manifest.Rollout.Halts) > 0 || in.View.Manifest.Rollout.Phase == manifest.PhaseRollingBack:
+		g.Why = fmt.Sprintf("%s, but %s", tally, notAssigned(in)) // see correction
 	case g.Confirmed == 0:
 		g.Why = tally + ": no host of the cohort is there to confirm it"
 	default:
@@ -153,7 +156,9 @@ func wentBack(c Code) string {
 }
 
 // endHalt is the next step after a halt.
-const endHalt = "who halted it has to end that, since this version has no command for it; meanwhile correct what failed in the config repo"
+func endHalt(cohort string) string {
+	return fmt.Sprintf("git revert and publish what failed, or `muster rollout resume %s --reason …`; `muster rollout status %s` says more", cohort, cohort)
+}
 
 // stopped says why a cohort will not get there by waiting, or "".
 func stopped(in GreenInput) string {
@@ -164,27 +169,42 @@ func stopped(in GreenInput) string {
 	switch {
 	case len(r.Halts) > 0:
 		h := r.Halts[len(r.Halts)-1]
-		return fmt.Sprintf("cohort %s is halted by %s since %s: %s; %s", in.Cohort, h.By, h.Since.UTC().Format("2006-01-02T15:04:05Z07:00"), orUnsaid(h.Why), endHalt)
+		if in.correction(h.Epoch) {
+			return ""
+		}
+		return fmt.Sprintf("cohort %s is halted by %s since %s: %s; %s", in.Cohort, h.By, h.Since.UTC().Format("2006-01-02T15:04:05Z07:00"), orUnsaid(h.Why), endHalt(in.Cohort))
 	case r.Phase == manifest.PhaseHalted:
-		return fmt.Sprintf("cohort %s is halted: %s; %s", in.Cohort, orUnsaid(r.Why), endHalt)
-	case r.Phase == manifest.PhaseRollingBack:
-		return fmt.Sprintf("cohort %s is rolling back to epoch %d: %s", in.Cohort, r.Baseline, orUnsaid(r.Why))
+		return fmt.Sprintf("cohort %s is halted: %s; %s", in.Cohort, orUnsaid(r.Why), endHalt(in.Cohort))
+	case r.Phase == manifest.PhaseRollingBack && !in.correction(r.Target):
+		return fmt.Sprintf("cohort %s is rolling back to epoch %d: %s; %s", in.Cohort, r.Baseline, orUnsaid(r.Why), endHalt(in.Cohort))
 	}
 	return ""
+}
+
+// correctionTime is how long a controller has to see whether a release corrects what a cohort is halted for.
+const correctionTime = 30 * time.Second
+
+// correction says whether the release asked for came after the one that failed, and so lately that it may yet end the halt: a revert does.
+func (in GreenInput) correction(failed uint64) bool {
+	return failed != 0 && in.Standing > failed && in.Now.Sub(in.Published) < correctionTime
 }
 
 // notAssigned says why the head does not assign the release yet.
 func notAssigned(in GreenInput) string {
 	if in.View == nil {
-		return fmt.Sprintf("release %d is published, but nothing is assigned to cohort %s yet: `muster publish --rollout=now` does it", in.Epoch, in.Cohort)
+		return fmt.Sprintf("release %d is published, but nothing is assigned to cohort %s yet: a rollout controller does it, or `muster publish --rollout=now`", in.Epoch, in.Cohort)
 	}
 	r := &in.View.Manifest.Rollout
 	text := fmt.Sprintf("epoch %d is not assigned to it yet (cohort %s: %s, target %d", in.Standing, in.Cohort, r.Phase, r.Target)
 	switch {
+	case len(r.Halts) > 0:
+		text += fmt.Sprintf(", halted by %s: %s; a release that reverts what failed ends that", r.Halts[len(r.Halts)-1].By, orUnsaid(r.Halts[len(r.Halts)-1].Why))
 	case r.Pause != nil:
-		text += fmt.Sprintf(", paused by %s: %s", r.Pause.By, r.Pause.Why)
+		text += fmt.Sprintf(", paused by %s: %s; `muster rollout resume %s --reason …` goes on", r.Pause.By, orUnsaid(r.Pause.Why), in.Cohort)
 	case len(r.Freezes) > 0:
-		text += fmt.Sprintf(", frozen by %s: %s", r.Freezes[0].By, r.Freezes[0].Why)
+		text += fmt.Sprintf(", frozen by %s%s: %s; `muster unfreeze %s --reason …` ends it", r.Freezes[0].By, until(r.Freezes[0].Until), orUnsaid(r.Freezes[0].Why), in.Cohort)
+	case r.Phase == manifest.PhaseAwaitingApproval:
+		text += fmt.Sprintf("; `muster rollout approve %s --reason …` goes on", in.Cohort)
 	}
 	return text + ")"
 }

@@ -100,7 +100,21 @@ func TestIsGreen(t *testing.T) {
 			in := green(host("a", nil))
 			in.View.Manifest.Rollout.Halts = []manifest.Stop{{By: "controller", Why: "2 hosts failed", Since: now, Epoch: 7}}
 			return in
-		}, never: true, ok: 1, why: "halted by controller since 2026-11-30T12:00:00Z: 2 hosts failed; who halted it has to end that"},
+		}, never: true, ok: 1, why: "halted by controller since 2026-11-30T12:00:00Z: 2 hosts failed; git revert and publish what failed, or `muster rollout resume prod-eu --reason …`"},
+		"halted for an older one, just published": {in: func() verdict.GreenInput {
+			in := green(host("a", nil))
+			in.View = view(6)
+			in.View.Manifest.Rollout.Halts = []manifest.Stop{{By: "controller", Why: "2 hosts failed", Since: now, Epoch: 6}}
+			in.Published = now.Add(-10 * time.Second)
+			return in
+		}, ok: 1, why: "1 confirmed, but epoch 7 is not assigned to it yet (cohort prod-eu: done, target 6, halted by controller: 2 hosts failed; a release that reverts what failed ends that)"},
+		"halted for an older one, and published long ago": {in: func() verdict.GreenInput {
+			in := green(host("a", nil))
+			in.View = view(6)
+			in.View.Manifest.Rollout.Halts = []manifest.Stop{{By: "controller", Why: "2 hosts failed", Since: now, Epoch: 6}}
+			in.Published = now.Add(-time.Minute)
+			return in
+		}, ok: 1, never: true, why: "halted by controller"},
 		"halted phase": {in: func() verdict.GreenInput {
 			in := green(host("a", nil))
 			in.View.Manifest.Rollout.Phase = manifest.PhaseHalted
@@ -125,7 +139,7 @@ func TestIsGreen(t *testing.T) {
 			in.View = view(6)
 			in.View.Manifest.Rollout.Pause = &manifest.Stop{By: "ana", Why: "lunch"}
 			return in
-		}, waiting: "a", waitingWhy: "epoch 7 is not assigned to it yet (cohort prod-eu: done, target 6, paused by ana: lunch)"},
+		}, waiting: "a", waitingWhy: "epoch 7 is not assigned to it yet (cohort prod-eu: done, target 6, paused by ana: lunch; `muster rollout resume prod-eu --reason …` goes on)"},
 		"holds: the earlier epoch": {in: func() verdict.GreenInput {
 			in := green(host("a", nil))
 			in.Epoch, in.State = 9, manifest.StateHolds

@@ -123,7 +123,7 @@ func Of(in Input) Verdict {
 	observing := r.Mode == report.ModeObserve
 	if !observing && !confirmed && !open.onlyStopped {
 		waits := in.Now.Sub(in.Released)
-		if in.Released.IsZero() || waits <= LagAfter {
+		if in.Released.IsZero() || waits <= lagAfter(in.View) {
 			return say(Applying, "%s", progress(r, v.Desired, open))
 		}
 		return say(Lagging, "epoch %d was assigned %s ago; %s", v.Desired, rough(waits), progress(r, v.Desired, open))
@@ -140,6 +140,16 @@ func Of(in Input) Verdict {
 		return say(Observing, "observes only and would go from epoch %d to %d: set `mode: enforce` in its agent.yaml to let it apply", r.Running, v.Desired)
 	}
 	return say(Confirmed, "runs epoch %d%s", v.Desired, gradeText(r.Grade))
+}
+
+// lagAfter is LagAfter, and while a rollout is under way the time over which it spreads its hosts beside it.
+func lagAfter(v *manifest.View) time.Duration {
+	ro := v.Manifest.Rollout
+	spread, err := time.ParseDuration(ro.Policy.Spread)
+	if err != nil || ro.Baseline == 0 || ro.Baseline == ro.Target && ro.Fallback == 0 {
+		return LagAfter
+	}
+	return LagAfter + max(spread, 0)
 }
 
 // backAgain is the next step for a host that was retired by other means than the inventory.
@@ -288,8 +298,8 @@ func reasons(r *report.Report, services []string) string {
 func staleness(in Input) (string, bool) {
 	m := &in.View.Manifest
 	if in.Now.After(m.FreshUntil) {
-		return fmt.Sprintf("order %s should have been renewed by %s, %s ago: the host keeps what it runs; renew it with `muster publish --rollout=now`",
-			in.View.Mark(), m.FreshUntil.UTC().Format(time.RFC3339), rough(in.Now.Sub(m.FreshUntil))), true
+		return fmt.Sprintf("order %s should have been renewed by %s, %s ago: the host keeps what it runs; renew it with `muster rollout refresh %s`",
+			in.View.Mark(), m.FreshUntil.UTC().Format(time.RFC3339), rough(in.Now.Sub(m.FreshUntil)), in.Cohort), true
 	}
 	if !in.Report.Stale {
 		return "", false

@@ -177,7 +177,7 @@ func TestOfDetails(t *testing.T) {
 			in.View.Manifest.Assign = append([]manifest.Assignment{{Hosts: []string{"web-1"}, Epoch: 5, Until: ptr(now.Add(time.Hour))}}, in.View.Manifest.Assign...)
 		}, verdict.Held, "until 2026-11-30T13:00:00Z and does not confirm it yet: it ends by itself then"},
 		"installed anew":                {func(in *verdict.Input) { in.Accepted = false }, verdict.Duplicate, "if the host was installed anew, `muster hosts accept web-1` makes the new key count"},
-		"order runs out":                {func(in *verdict.Input) { in.View.Manifest.FreshUntil = now.Add(-time.Hour) }, verdict.Stale, "renew it with `muster publish --rollout=now`"},
+		"order runs out":                {func(in *verdict.Input) { in.View.Manifest.FreshUntil = now.Add(-time.Hour) }, verdict.Stale, "renew it with `muster rollout refresh prod-eu`"},
 		"the collector was away":        {func(in *verdict.Input) { in.Received, in.SilentFrom = now.Add(-time.Hour), now.Add(-time.Minute) }, verdict.Unknown, "was not listening"},
 		"the collector is long back":    {func(in *verdict.Input) { in.Received, in.SilentFrom = now.Add(-time.Hour), now.Add(-4*time.Minute) }, verdict.Silent, "1h0m0s ago"},
 		"epoch right, content not":      {func(in *verdict.Input) { in.Report.Content = content(6) }, verdict.Applying, "something else"},
@@ -255,7 +255,7 @@ func TestManyServices(t *testing.T) {
 
 // No sentence sends anybody to a command that this version does not have.
 func TestCommandsExist(t *testing.T) {
-	exists := []string{"muster publish --rollout=now", "systemctl status muster-agent", "cohort", "sources", "mode: enforce", "muster hosts accept web-1", "muster hosts unretire web-1"}
+	exists := []string{"muster publish --rollout=now", "muster rollout refresh prod-eu", "muster rollout resume prod-eu --reason …", "muster rollout status prod-eu", "systemctl status muster-agent", "cohort", "sources", "mode: enforce", "muster hosts accept web-1", "muster hosts unretire web-1"}
 	check := func(text string) {
 		t.Helper()
 		for i, part := range strings.Split(text, "`") {
@@ -296,5 +296,29 @@ func TestDuplicateNamesAFew(t *testing.T) {
 	const want = "8 agents speak as web-1 (boot b7 with epoch 7, heard 1s ago; boot b6 with epoch 7, heard 2s ago; boot b5 with epoch 7, heard 3s ago; and 5 more)"
 	if got := verdict.Of(in); got.Code != verdict.Duplicate || !strings.Contains(got.Why, want) {
 		t.Errorf("%s: %s", got.Code, got.Why)
+	}
+}
+
+// A host that waits for its turn within a rollout's spread does not lag.
+func TestSpreadIsNoLag(t *testing.T) {
+	for _, tt := range []struct {
+		change func(*manifest.Rollout)
+		after  time.Duration
+		want   verdict.Code
+	}{
+		{func(r *manifest.Rollout) { r.Baseline = 1 }, 14 * time.Minute, verdict.Applying},
+		{func(r *manifest.Rollout) { r.Baseline = 1 }, 16 * time.Minute, verdict.Lagging},
+		{func(*manifest.Rollout) {}, 6 * time.Minute, verdict.Lagging}, // done: nobody waits any more
+		{func(r *manifest.Rollout) { r.Fallback = 1 }, 14 * time.Minute, verdict.Applying},
+		{func(r *manifest.Rollout) { r.Baseline = 0 }, 6 * time.Minute, verdict.Lagging}, // the first release spreads nobody
+	} {
+		in := confirmed()
+		behind(&in)
+		in.View.Manifest.Rollout.Policy.Spread = "10m"
+		tt.change(&in.View.Manifest.Rollout)
+		in.Released = in.Now.Add(-tt.after)
+		if got := verdict.Of(in); got.Code != tt.want {
+			t.Errorf("%+v after %s: %s, want %s: %s", in.View.Manifest.Rollout, tt.after, got.Code, tt.want, got.Why)
+		}
 	}
 }

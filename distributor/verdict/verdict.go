@@ -137,4 +137,6 @@ type Green struct {
 	Owed      int       `json:"owed"` // silent since before the release was published
 	OwedHosts []Waiting `json:"owed_hosts"`
 	Waiting   []Waiting `json:"waiting"`
+	// Rollout says where the cohort's rollout stands and what it waits for, as long as it is not over; the collector fills it in.
+	Rollout string `json:"rollout,omitempty"`
 }

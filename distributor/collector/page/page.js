@@ -15,7 +15,12 @@
       var from = next.getElementById("main"), asof = next.getElementById("asof");
       // Nothing moves under the hands of somebody who types or selects.
       var at = document.activeElement, typing = at && main.contains(at) && /^(INPUT|SELECT|BUTTON|A)$/.test(at.tagName);
-      if (from && !typing && String(window.getSelection()) === "") main.replaceChildren.apply(main, Array.from(from.childNodes));
+      if (from && !typing && String(window.getSelection()) === "") {
+        // What somebody opened stays open.
+        var open = Array.from(main.querySelectorAll("details[open][id]")).map(function (d) { return d.id; });
+        main.replaceChildren.apply(main, Array.from(from.childNodes));
+        open.forEach(function (id) { var d = document.getElementById(id); if (d) d.open = true; });
+      }
       if (asof) { var now = document.getElementById("asof"); now.dateTime = asof.dateTime; now.textContent = asof.textContent; }
     }).catch(function () {}).then(function () {
       last = Date.now();

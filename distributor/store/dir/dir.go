@@ -1,5 +1,5 @@
 // Package dir is a store in a directory: file://. One file per key with the bytes as stored. Compare-and-swap holds across processes on one machine:
-// creation is link(2), replacement is compare and rename under flock(2). Names that begin with a dot are the store's own and never listed.
+// creation is link(2), replacement is compare and rename under flock(2), or what Windows has in their place. Names that begin with a dot are the store's own and never listed.
 package dir
 
 import (
@@ -46,7 +46,7 @@ func Open(path string) (*Store, error) {
 
 // URL is the file:// address.
 func (s *Store) URL() string {
-	return (&url.URL{Scheme: "file", Path: filepath.ToSlash(s.root)}).String()
+	return (&url.URL{Scheme: "file", Path: urlPath(s.root, onWindows)}).String()
 }
 
 // Get reads an object.
@@ -112,7 +112,7 @@ func (s *Store) read(ctx context.Context, key string, limit int64) ([]byte, erro
 	return data, nil
 }
 
-// open opens the file of a key. O_NONBLOCK keeps a named pipe that somebody put there from blocking us.
+// open opens the file of a key.
 func (s *Store) open(ctx context.Context, key string) (*os.File, int64, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, 0, err
@@ -121,8 +121,8 @@ func (s *Store) open(ctx context.Context, key string) (*os.File, int64, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
-	if errors.Is(err, syscall.ELOOP) {
+	f, err := openPlain(path)
+	if errors.Is(err, errLink) {
 		return nil, 0, fmt.Errorf("%s is a symbolic link; a store holds plain files only", path)
 	}
 	if err != nil {
@@ -147,6 +147,11 @@ func (s *Store) path(key string) (string, error) {
 	if err := store.CheckKey(key); err != nil {
 		return "", err
 	}
+	if onWindows {
+		if err := checkWindowsKey(key); err != nil {
+			return "", err
+		}
+	}
 	path := filepath.Join(s.root, filepath.FromSlash(key))
 	for dir := filepath.Dir(path); len(dir) > len(s.root); dir = filepath.Dir(dir) {
 		info, err := os.Lstat(dir)
@@ -154,7 +159,7 @@ func (s *Store) path(key string) (string, error) {
 		case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
 		case err != nil:
 			return "", err
-		case info.Mode()&fs.ModeSymlink != 0:
+		case info.Mode()&(fs.ModeSymlink|fs.ModeIrregular) != 0: // irregular: a junction of Windows
 			return "", fmt.Errorf("%s is a symbolic link; a store holds plain directories only", dir)
 		}
 	}
@@ -164,18 +169,18 @@ func (s *Store) path(key string) (string, error) {
 // Put stores a blob over what is there: a rename, so that a reader sees the old bytes or the new.
 func (s *Store) Put(ctx context.Context, key string, data []byte) error {
 	err := s.staged(ctx, key, data, func(tmp, path string) error {
-		return os.Rename(tmp, path)
+		return rename(tmp, path)
 	})
 	return s.fail("put", key, err)
 }
 
-// Create makes a register: link(2) fails if the name is taken, and shows the whole file at once.
+// Create makes a register: appear fails if the name is taken, and shows the whole file at once.
 func (s *Store) Create(ctx context.Context, key string, data []byte) (store.Token, error) {
 	if len(data) > store.MaxRegister {
 		return "", s.fail("create", key, fmt.Errorf("%d bytes, at most %d allowed: %w", len(data), store.MaxRegister, store.ErrTooLarge))
 	}
 	err := s.staged(ctx, key, data, func(tmp, path string) error {
-		err := os.Link(tmp, path)
+		err := appear(tmp, path)
 		switch {
 		case errors.Is(err, fs.ErrExist):
 			// A link, a pipe or a directory under the name is no object of ours, and is never followed.
@@ -186,7 +191,7 @@ func (s *Store) Create(ctx context.Context, key string, data []byte) (store.Toke
 				return rerr
 			}
 			return store.ErrExists
-		case errors.Is(err, syscall.EPERM), errors.Is(err, syscall.ENOTSUP), errors.Is(err, syscall.ENOSYS):
+		case noLinks(err):
 			return fmt.Errorf("the file system has no hard links (%w): %w", err, store.ErrNoCAS)
 		}
 		return err
@@ -221,7 +226,7 @@ func (s *Store) Replace(ctx context.Context, key string, data []byte, token stor
 		case err != nil:
 			return err
 		case tokenOf(now) == token:
-			return os.Rename(tmp, path)
+			return rename(tmp, path)
 		case bytes.Equal(now, data):
 			return nil
 		}
@@ -295,7 +300,7 @@ func classify(err error) error {
 		return fmt.Errorf("%w: %w", store.ErrReadOnly, err)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%w: %w", store.ErrDenied, err)
-	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+	case diskFull(err):
 		return fmt.Errorf("the disk is full; free some space and try again: %w", err)
 	}
 	return err

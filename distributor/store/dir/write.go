@@ -62,18 +62,6 @@ func writeFile(path string, data []byte) error {
 	return err
 }
 
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	if err := d.Sync(); err != nil && !errors.Is(err, syscall.EINVAL) { // some file systems cannot; they need not
-		return err
-	}
-	return nil
-}
-
 // mkdirAll makes path and makes each new name durable in its parent.
 func mkdirAll(path string) error {
 	info, err := os.Stat(path)
@@ -124,20 +112,18 @@ func (s *Store) sweep(dir string) {
 // while it held the lock shows as a clear error when ctx ends.
 func (s *Store) lock(ctx context.Context) (unlock func(), err error) {
 	path := filepath.Join(s.root, lockName)
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0o644)
+	f, err := openLock(path)
 	if err != nil {
 		return nil, err
 	}
 	for wait := 100 * time.Microsecond; ; wait = min(2*wait, 10*time.Millisecond) {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		taken, err := tryLock(f)
 		switch {
-		case err == nil:
-			return func() { f.Close() }, nil // closing unlocks
-		case errors.Is(err, syscall.EINTR):
-			continue
-		case !errors.Is(err, syscall.EWOULDBLOCK):
+		case err != nil:
 			f.Close()
 			return nil, fmt.Errorf("lock %s: %w", path, err)
+		case taken:
+			return func() { f.Close() }, nil // closing unlocks
 		}
 		select {
 		case <-ctx.Done():

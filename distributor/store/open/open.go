@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"path/filepath"
 	"strings"
 
 	"github.com/muster-config/muster/distributor/store"
@@ -55,10 +54,12 @@ func openDir(raw string) (store.Store, error) {
 		return nil, fmt.Errorf("store %q: has a host where the path begins; it looks like file:///path, with three slashes", redact(raw))
 	case u.RawQuery != "" || u.Fragment != "":
 		return nil, fmt.Errorf("store %q: takes no settings after ? or #", raw)
-	case !filepath.IsAbs(u.Path):
-		return nil, fmt.Errorf("store %q: has no path; it looks like file:///path", raw)
 	}
-	return dir.Open(u.Path)
+	path := dir.FromURL(u.Path)
+	if path == "" {
+		return nil, fmt.Errorf("store %q: has no path; it looks like %s", raw, dir.Form)
+	}
+	return dir.Open(path)
 }
 
 // redact keeps what may be a password out of messages.
