@@ -62,6 +62,13 @@ type Memory interface {
 	Save(name string, data []byte) error
 }
 
+// QuickMemory is a Memory that an Installer has in its own directory.
+type QuickMemory interface {
+	Memory
+	// SaveUnsynced is Save, except that until the next Swap or Save a power cut may bring the old document back; whatever else happens, it does not.
+	SaveUnsynced(name string, data []byte) error
+}
+
 // Prober runs the host's own commands and asks its processes. agent/probe is the real one.
 type Prober interface {
 	Run(ctx context.Context, c probe.Command) probe.Result

@@ -95,7 +95,11 @@ func (a *Agent) apply(ctx context.Context, want target, h how) error {
 		a.sweepDue = true
 		return nil
 	}
-	return a.prove(ctx)
+	if err := a.prove(ctx); err != nil {
+		return err
+	}
+	a.over = true
+	return nil
 }
 
 // unspoiled says whether the staged files are still those that were signed, after commands have seen them.
@@ -231,10 +235,11 @@ func (a *Agent) swap(ctx context.Context, want target, s *Staged, repair bool) e
 		a.dirty = true
 		return err
 	}
-	if err := a.persist(); err != nil {
+	if err := a.persistQuickly(); err != nil {
 		return undo(err)
 	}
 	if err := a.opts.Installer.Swap(ctx, s); err != nil {
+		a.dirty, a.seen, a.told = true, "", nil // what was written may not last
 		// It may have happened all the same, without being sure to last. Then what was current is put back.
 		cur, cerr := a.opts.Installer.Current(ctx)
 		if cerr == nil && (cur == nil || cur.Dir != s.Dir) {
@@ -320,7 +325,7 @@ func (a *Agent) reloadOwed(ctx context.Context, eager bool) error {
 			// reload is what may bring it up again.
 			t := a.st.Trial
 			downed := t != nil && t.Back && slices.Contains(t.Well, name)
-			if stopped, _, _ := a.askUnit(ctx, unit, probe.Moment{}); stopped != "" && !downed {
+			if _, stopped, _ := a.askUnit(ctx, unit); stopped != "" && !downed {
 				a.log.Info("not reloaded", "service", name, "why", stopped)
 				delete(a.st.Owed, name)
 				continue
@@ -334,6 +339,7 @@ func (a *Agent) reloadOwed(ctx context.Context, eager bool) error {
 			return &Fault{Code: CodeReload, Err: fmt.Errorf("reload of %s: %w", name, res.Err)}
 		}
 		delete(a.st.Owed, name)
+		a.reloaded(name)
 		if s, ok := a.st.Services[name]; ok {
 			s.Reloaded = true
 			a.st.Services[name] = s

@@ -24,30 +24,6 @@ const (
 	stateReloadFailed = "reload failed"
 )
 
-// probeCount sums up a probe since the last report.
-type probeCount struct {
-	count, failures int
-	took            []time.Duration // the newest few
-}
-
-const maxTook = 100
-
-func (a *Agent) count(name string, took time.Duration, err error) {
-	p := a.probes[name]
-	if p == nil {
-		p = &probeCount{}
-		a.probes[name] = p
-	}
-	p.count++
-	if err != nil {
-		p.failures++
-	}
-	if len(p.took) == maxTook {
-		p.took = p.took[1:]
-	}
-	p.took = append(p.took, took)
-}
-
 // probeAll asks every process of the release that runs, once.
 func (a *Agent) probeAll(ctx context.Context) {
 	a.health = map[string]health{}
@@ -110,7 +86,7 @@ func (a *Agent) required(name string) manifest.Grade {
 // service says where one service of the release that runs stands.
 func (a *Agent) service(name string) report.Service {
 	cfg := a.cfg.Services[name]
-	s := report.Service{Expected: a.cur.Services[name].Epoch, Grade: manifest.GradeDisk, State: stateWaiting}
+	s := report.Service{Expected: a.cur.Services[name].Epoch, Grade: manifest.GradeDisk, State: stateWaiting, Restarts: a.restarts(name)}
 	h, asked := a.health[name]
 	voices := cfg.voices()
 	a.voiced(&s, cfg, h, asked)

@@ -110,5 +110,5 @@ func (a *Agent) superseded(ctx context.Context, t *trial) bool {
 			return false
 		}
 	}
-	return a.due(next, tick)
+	return a.due(next, tick) && !a.early(r, next, tick)
 }

@@ -25,13 +25,14 @@ type timing struct {
 	lazy   time.Duration // age at which a passing phase is worth a report
 	post   time.Duration // for one report
 	leave  time.Duration // for the last one
+	quiet  time.Duration // after a change, until what is left of older ones is removed
 	settle time.Duration // how long a report of drift may hold up the repair
 }
 
 func defaultTiming() *timing {
 	return &timing{
 		full: 10 * time.Minute, ask: 15 * time.Second, grace: 3 * time.Second, stall: stallWindow, retry: time.Second, again: 10 * time.Second, most: 10 * time.Minute,
-		probe: 20 * time.Millisecond, lazy: time.Second, post: 10 * time.Second, leave: 2 * time.Second, settle: 2 * time.Second,
+		probe: 20 * time.Millisecond, lazy: time.Second, post: 10 * time.Second, leave: 2 * time.Second, quiet: 10 * time.Second, settle: 2 * time.Second,
 	}
 }
 
@@ -52,6 +53,7 @@ type Agent struct {
 	// What the deciding goroutine knows.
 	st       *state
 	dirty    bool // st holds what is not on disk yet
+	over     bool // of that is new only how the change ended that the state on disk tells of
 	started  bool
 	view     *manifest.View
 	seen     string  // its mark, once it is on disk
@@ -67,6 +69,7 @@ type Agent struct {
 	linkErrs map[string]error // service → why a link of it is not as it should be
 	observed observed
 	sweepDue bool            // releases may lie about that nothing needs
+	unswept  int             // settles since the last sweep
 	silent   map[string]bool // carriers that did not answer in time in this re-sync: asked last, and not for more
 	sources  []SourceResult  // of the last full re-sync
 	synced   time.Time       // end of it
@@ -78,7 +81,8 @@ type Agent struct {
 	tries    int
 	attempt  uint64
 	health   map[string]health
-	probes   map[string]*probeCount
+	counts   *counts
+	starts   starts
 	said     map[string]string // source → what was last logged about it
 	fetches  int               // failures to fetch or verify in a row
 	fetchAt  time.Time         // not before
@@ -156,7 +160,7 @@ func (a *Agent) Run(ctx context.Context) error {
 			}
 		case h := <-a.hints:
 			if a.hinted(ctx, h) {
-				_ = a.settle(ctx, tick)
+				_ = a.settle(ctx, hinted)
 				tickAt = a.nextTick()
 			}
 		}
@@ -193,10 +197,16 @@ func (a *Agent) nextTick() time.Time {
 			sooner(f.Next)
 		}
 	}
+	if t := a.st.Turn; t != nil && a.want != nil && t.Key == a.want.key() && !a.want.is(a.cur) && t.At.After(now) {
+		sooner(t.At)
+	}
 	for _, o := range a.st.Owed {
 		if o.Tries < maxTries {
 			sooner(o.Next)
 		}
+	}
+	if a.sweepDue {
+		sooner(now.Add(jitter(a.timing.quiet)))
 	}
 	if a.waits > 0 {
 		sooner(now.Add(backoff(a.waits-1, a.timing.retry, a.cfg.Poll)))

@@ -2,7 +2,9 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/muster-config/muster/agent/probe"
@@ -101,27 +103,52 @@ func (a *Agent) setFailure(t target, phase report.Phase, err error) {
 	a.showFailure(t)
 }
 
-// swapBack makes what was current before the trial current again. Everything that changed has to be reloaded once more.
+// swapBack makes the last known good current, or else what was current before the trial. Everything that changed has to be reloaded once more.
 func (a *Agent) swapBack(ctx context.Context, t *trial) error {
-	back := map[string]owed{}
+	dir, was, files := t.From, t.Was, map[string]Change{}
 	for name, c := range t.Files {
+		files[name] = Change{Added: c.Removed, Changed: c.Changed, Removed: c.Added}
+	}
+	if good := a.lastGood(ctx, t); good != nil {
+		dir, was, files = good.Dir, a.st.GoodTarget, good.Files
+	}
+	back := map[string]owed{}
+	for name, c := range files {
 		if len(a.cfg.Services[name].Reload) > 0 {
-			back[name] = owed{Dir: t.From, Change: Change{Added: c.Removed, Changed: c.Changed, Removed: c.Added}, Before: true}
+			back[name] = owed{Dir: dir, Change: c, Before: true}
 		}
 	}
 	for name, o := range a.st.Owed {
 		if _, ok := back[name]; !ok {
-			back[name] = owed{Dir: t.From, Change: o.Change, Before: true}
+			back[name] = owed{Dir: dir, Change: o.Change, Before: true}
 		}
 	}
 	a.st.Owed = back
-	a.st.Trial = &trial{To: t.From, Target: t.Was, Waits: t.Well, Well: t.Well, Files: map[string]Change{}, Back: true}
+	a.st.Trial = &trial{To: dir, Target: was, Waits: t.Well, Well: t.Well, Files: map[string]Change{}, Back: true}
 	a.dirty = true
 	if err := a.persist(); err != nil {
 		a.log.Error("state not written", "err", err) // to be well again matters more
 	}
 	return a.returned(ctx)
 }
+
+// lastGood is the last known good, if it is another release than the one before the trial, and lies on the disk as it was signed: what ran before a trial may have been a canary that was on
+// trial itself, or an override.
+func (a *Agent) lastGood(ctx context.Context, t *trial) *Staged {
+	if a.st.GoodTarget == nil || a.st.Good == "" || a.st.Good == t.From || a.st.Good == t.To {
+		return nil
+	}
+	good, err := a.opts.Installer.Stage(context.WithoutCancel(ctx), a.st.GoodTarget.resolution(), func(context.Context) (io.ReadCloser, error) {
+		return nil, errNotHere // to be well again matters more than which release it is: nothing is fetched
+	})
+	if err != nil {
+		a.log.Warn("the last known good is not on the disk as it was signed; going back to what ran before", "dir", a.st.Good, "err", err)
+		return nil
+	}
+	return good
+}
+
+var errNotHere = errors.New("not on the disk")
 
 // returned makes the earlier release current that a trial on its way back leads to.
 func (a *Agent) returned(ctx context.Context) error {

@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/muster-config/muster/distributor/api"
+	"github.com/muster-config/muster/distributor/chance"
 	"github.com/muster-config/muster/distributor/manifest"
 	"github.com/muster-config/muster/distributor/report"
 	"github.com/muster-config/muster/distributor/wire"
@@ -22,6 +22,7 @@ import (
 type reports struct {
 	to    Reporter
 	id    *identity
+	ran   *counts
 	now   func() time.Time
 	log   *slog.Logger
 	every time.Duration
@@ -32,6 +33,7 @@ type reports struct {
 	next   *report.Report
 	asof   time.Time // when its AgeS were right
 	lazy   bool
+	watch  bool          // somebody judges this host by its probes: each report tells them
 	gen    uint64        // of next
 	done   uint64        // generation that the collector has
 	passed chan struct{} // closed and renewed when done moves
@@ -45,17 +47,17 @@ type reports struct {
 	last    string // last thing logged
 }
 
-func newReports(to Reporter, id *identity, every time.Duration, sync func() time.Duration, now func() time.Time, log *slog.Logger, tm *timing) *reports {
-	return &reports{to: to, id: id, every: every, sync: sync, now: now, log: log, tm: tm, wake: make(chan struct{}, 1), passed: make(chan struct{})}
+func newReports(to Reporter, id *identity, ran *counts, every time.Duration, sync func() time.Duration, now func() time.Time, log *slog.Logger, tm *timing) *reports {
+	return &reports{to: to, id: id, ran: ran, every: every, sync: sync, now: now, log: log, tm: tm, wake: make(chan struct{}, 1), passed: make(chan struct{})}
 }
 
 // put makes r the newest report. A lazy one is about a step that is mostly over in a moment: it is sent only if it is still the newest after that.
-func (q *reports) put(r report.Report, lazy bool) {
+func (q *reports) put(r report.Report, lazy, watch bool) {
 	if q.to == nil {
 		return
 	}
 	q.mu.Lock()
-	q.next, q.lazy, q.asof = &r, lazy, q.now()
+	q.next, q.lazy, q.watch, q.asof = &r, lazy, watch, q.now()
 	q.gen++
 	q.mu.Unlock()
 	select {
@@ -157,7 +159,7 @@ func (q *reports) lazyNow() bool {
 // send delivers the newest report: signed if the host's state changed, else as a heartbeat.
 func (q *reports) send(ctx context.Context) error {
 	q.mu.Lock()
-	next, gen, asof := q.next, q.gen, q.asof
+	next, gen, asof, watch := q.next, q.gen, q.asof, q.watch
 	q.mu.Unlock()
 	if next == nil {
 		return nil
@@ -173,7 +175,7 @@ func (q *reports) send(ctx context.Context) error {
 		s.AgeS = max(s.AgeS+age, 0)
 		services[name] = s
 	}
-	r.Services = services
+	r.Services, r.Probes = services, q.ran.untold()
 	if err := fit(&r); err != nil {
 		return err
 	}
@@ -181,7 +183,7 @@ func (q *reports) send(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	signed := q.digest == "" || q.key == nil || !bytes.Equal(state, q.state)
+	signed := q.digest == "" || q.key == nil || !bytes.Equal(state, q.state) || watch && len(r.Probes) > 0
 	for range 2 {
 		q.counter++
 		var item api.ReportItem
@@ -219,6 +221,7 @@ func (q *reports) send(ctx context.Context) error {
 		}
 		if signed {
 			q.digest, q.state = digest, state
+			q.ran.told(r.Probes)
 		}
 		break
 	}
@@ -315,7 +318,7 @@ func comparable(r report.Report) ([]byte, error) {
 
 // jitter spreads d by a tenth to both sides.
 func jitter(d time.Duration) time.Duration {
-	return d - d/10 + time.Duration(rand.Int64N(int64(d/5)+1))
+	return d - d/10 + chance.N(d/5+1)
 }
 
 // backoff is the pause after the n-th failure in a row (0 is the first): doubling from first to most, half of it at random.
@@ -324,7 +327,7 @@ func backoff(n int, first, most time.Duration) time.Duration {
 	if n < 30 {
 		d = min(first<<n, most)
 	}
-	return d/2 + time.Duration(rand.Int64N(int64(d/2)+1))
+	return d/2 + chance.N(d/2+1)
 }
 
 // sleep waits, or is false when ctx ended first.

@@ -15,10 +15,12 @@ type how struct {
 	verify  bool // recompute the content digest of what is on disk
 	eager   bool // pauses and limits after failures do not count
 	install bool // end after the swap
+	hasty   bool // something new is to be done at once; what can wait does
 }
 
 var (
 	tick        = how{}
+	hinted      = how{hasty: true}
 	full        = how{verify: true}
 	once        = how{verify: true, eager: true}
 	onceInstall = how{verify: true, eager: true, install: true}
@@ -34,7 +36,12 @@ func (a *Agent) settle(ctx context.Context, h how) error {
 	if known {
 		a.publish(false)
 	}
-	if perr := a.persist(); perr != nil {
+	persist := a.persist
+	if known && a.over && !h.eager { // with eager the agent ends here
+		persist = a.persistQuickly
+	}
+	a.over = false
+	if perr := persist(); perr != nil {
 		a.log.Error("state not written", "err", perr)
 		a.note(report.PhaseRefused, perr)
 		err = errors.Join(err, fmt.Errorf("%w: %w", ErrNotKept, perr))
@@ -43,8 +50,9 @@ func (a *Agent) settle(ctx context.Context, h how) error {
 	if !known {
 		a.publish(false)
 	}
-	if a.sweepDue {
-		a.sweep(ctx) // nobody waits for it
+	// Nobody waits for it, and a fleet that applies at once has better things to do: it waits for a quiet moment, unless changes come so fast that there is none.
+	if a.unswept++; a.sweepDue && (!h.hasty || a.unswept > maxUnswept) {
+		a.sweep(ctx)
 	}
 	return err
 }
@@ -88,7 +96,8 @@ func (a *Agent) bring(ctx context.Context, h how) error {
 	if want.is(a.cur) && len(a.drift) == 0 {
 		return a.stay(ctx, h)
 	}
-	if !a.due(want, h) {
+	early := a.early(r, want, h)
+	if early || !a.due(want, h) {
 		// What runs instead may still owe a reload, after a way back that did not work at once.
 		if a.cur != nil && a.cur.Content != "" {
 			if err := a.reloadOwed(context.WithoutCancel(ctx), false); err == nil && len(a.st.Owed) == 0 {
@@ -100,6 +109,9 @@ func (a *Agent) bring(ctx context.Context, h how) error {
 			}
 		}
 		a.showFailure(want)
+		if early {
+			a.showTurn(want)
+		}
 		a.probeAll(ctx)
 		return a.repairRunning(ctx, h)
 	}
@@ -239,15 +251,24 @@ func (a *Agent) conclude(ctx context.Context) {
 		delete(a.st.Failed, a.want.key())
 		a.dirty = true
 	}
-	if a.want.Override == "" && a.st.Good != a.cur.Dir {
-		a.st.Good = a.cur.Dir
-		a.dirty, a.sweepDue = true, true
-	}
+	a.promote()
 }
+
+// promote makes what runs the last known good, once the rollout that brought it is done: a canary that confirms is not known to be good yet, and what was stays on the disk until it is.
+func (a *Agent) promote() {
+	if a.view == nil || a.view.Manifest.Rollout.Baseline != a.want.Epoch || a.want.Override != "" || a.st.Good == a.cur.Dir {
+		return
+	}
+	a.st.Good, a.st.GoodTarget = a.cur.Dir, a.want
+	a.dirty, a.sweepDue = true, true
+}
+
+// maxUnswept releases may lie about beside the three that are kept.
+const maxUnswept = 2
 
 // sweep removes releases that nothing needs: at most the current, the previous and the last known good one stay.
 func (a *Agent) sweep(ctx context.Context, keep ...string) {
-	a.sweepDue = false
+	a.sweepDue, a.unswept = false, 0
 	for _, dir := range []string{a.st.Previous, a.st.Good} {
 		if dir != "" {
 			keep = append(keep, dir)

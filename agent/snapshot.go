@@ -45,6 +45,7 @@ type Status struct {
 	Services  map[string]report.Service `json:"services"`
 	Owed      []string                  `json:"owed"` // services that owe a reload
 	Sources   []SourceResult            `json:"sources"`
+	Probes    map[string]ProbeTotal     `json:"probes,omitempty"` // since the agent started
 }
 
 // snapshot is what the deciding goroutine lets others see.
@@ -84,7 +85,7 @@ func (a *Agent) Status() *Status {
 	st.Phase, st.Grade, st.Confirmed, st.Stale, st.Reason, st.Code, st.Tries = r.Phase, r.Grade, r.Confirmed, r.Stale, r.Reason, r.Code, r.Tries
 	st.Drift, st.Drifted, st.Services = append(st.Drift, r.Drift...), r.Drifted, maps.Clone(r.Services)
 	st.Owed, st.Sources = append(st.Owed, s.owed...), append(st.Sources, s.sources...)
-	st.Keyring, st.LastSync = s.keyring, s.synced
+	st.Keyring, st.LastSync, st.Probes = s.keyring, s.synced, a.counts.all()
 	return st
 }
 

@@ -42,7 +42,7 @@ func New(o Options) (*Agent, error) {
 	a := &Agent{
 		opts: o, cfg: o.Config, now: o.Now, timing: o.timing, phase: report.PhaseIdle,
 		log:    o.Logger.With("host", o.Config.Host, "cohort", o.Config.Cohort),
-		health: map[string]health{}, probes: map[string]*probeCount{}, silent: map[string]bool{}, said: map[string]string{},
+		health: map[string]health{}, counts: newCounts(), starts: starts{last: map[string]string{}, again: map[string]int{}}, silent: map[string]bool{}, said: map[string]string{},
 		hints: make(chan hint, 1), changed: make(chan struct{}, 1),
 	}
 	if a.timing == nil {
@@ -67,7 +67,7 @@ func (a *Agent) start(ctx context.Context) error {
 	if a.id, err = loadIdentity(a.opts.Memory, a.opts.MachineID); err != nil {
 		return err
 	}
-	a.out = newReports(a.opts.Reporter, a.id, a.cfg.Poll, a.fullEvery, a.now, a.log, a.timing)
+	a.out = newReports(a.opts.Reporter, a.id, a.counts, a.cfg.Poll, a.fullEvery, a.now, a.log, a.timing)
 	if err := a.bootstrap(); err != nil {
 		return err
 	}
@@ -126,12 +126,24 @@ func (a *Agent) bootstrap() error {
 }
 
 // persist writes the state if it changed. It comes before every act that follows from it: floors are on disk before a head is acted on or reported.
-func (a *Agent) persist() error {
+func (a *Agent) persist() error { return a.write(a.opts.Memory.Save) }
+
+// persistQuickly is persist, except that a power cut may bring the former state back until the next swap or persist. Before a swap that is enough, since both
+// change names of one directory, in this order, which the swap fsyncs before anything is done because of it. After one it is enough for a change that is
+// over: the next start goes on with it from the notes, reloads once more, and comes to the same end.
+func (a *Agent) persistQuickly() error {
+	if m, ok := a.opts.Memory.(QuickMemory); ok {
+		return a.write(m.SaveUnsynced)
+	}
+	return a.persist()
+}
+
+func (a *Agent) write(save func(name string, data []byte) error) error {
 	if !a.dirty && a.view == nil {
 		return nil
 	}
 	if a.dirty {
-		if err := a.st.save(a.opts.Memory); err != nil {
+		if err := a.st.save(save); err != nil {
 			return err
 		}
 	}

@@ -34,7 +34,10 @@ type state struct {
 	// KeyringFile is the digest of the host's own keyring file when it was last looked at.
 	KeyringFile string `json:"keyring_file,omitempty"`
 	Previous    string `json:"previous,omitempty"`
-	Good        string `json:"good,omitempty"` // last known good: directory of the last plain release that was confirmed
+	// Good is the last known good: directory of the last plain release that was confirmed here and that the cohort rolled out to its end.
+	Good       string  `json:"good,omitempty"`
+	GoodTarget *target `json:"good_target,omitempty"`
+	Turn       *turn   `json:"turn,omitempty"`
 }
 
 // target is a release as far as this host is concerned.
@@ -162,12 +165,12 @@ func decodeState(data []byte) (*state, error) {
 	return s, nil
 }
 
-func (s *state) save(m Memory) error {
+func (s *state) save(write func(name string, data []byte) error) error {
 	data, err := wire.Encode(s)
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", stateName, err)
 	}
-	if err := m.Save(stateName, data); err != nil {
+	if err := write(stateName, data); err != nil {
 		return fmt.Errorf("write %s: %w", stateName, err)
 	}
 	return nil

@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -16,8 +15,7 @@ import (
 func (a *Agent) publish(lazy bool) {
 	r := a.report()
 	a.shot(r)
-	a.out.put(r, lazy)
-	a.probes = map[string]*probeCount{}
+	a.out.put(r, lazy, a.watched())
 }
 
 // report is the host's state as it is now.
@@ -58,16 +56,6 @@ func (a *Agent) report() report.Report {
 	if r.Reason == "" && a.distrust != nil {
 		// What runs is still what the newest believed head says; that no source repeats it is worth a look.
 		r.Reason, r.Code = report.CutReason(a.distrust.Error()), codeOf(a.distrust)
-	}
-	if len(a.probes) > 0 {
-		r.Probes = map[string]report.Probe{}
-		for name, p := range a.probes {
-			took := slices.Sorted(slices.Values(p.took))
-			r.Probes[name] = report.Probe{
-				Count: p.count, Failures: p.failures,
-				P50MS: millis(took[len(took)/2]), MaxMS: millis(took[len(took)-1]),
-			}
-		}
 	}
 	return r
 }

@@ -60,6 +60,7 @@ type heard struct {
 	epoch uint64
 	ok    bool   // it states an epoch under which its installed bytes were installed, or has started since they were
 	stale string // it said something that is older than what is installed
+	start string // names the start of its process, where that is known
 	err   error  // it is ill, not there, or not ours
 }
 
@@ -95,6 +96,7 @@ type health struct {
 	voices  []heard
 	stopped string // its unit is not running: how it is
 	started bool   // its unit has started since the bytes were installed
+	start   string // names this start of its unit
 	unitErr error  // systemd did not say
 	well    error  // what `healthy` came to
 }
@@ -158,7 +160,11 @@ func (a *Agent) askAll(ctx context.Context, names []string) map[string]health {
 		replies[name] = r
 		wg.Go(func() {
 			if cfg.Unit != "" {
-				ask(func() { r.stopped, r.started, r.unitErr = a.askUnit(ctx, cfg.Unit, since) })
+				ask(func() {
+					var u probe.Unit
+					u, r.stopped, r.unitErr = a.askUnit(ctx, cfg.Unit)
+					r.started, r.start = u.StartedAfter(since), u.Start
+				})
 			}
 			if r.stopped != "" {
 				r.voices, r.askWell = nil, false
@@ -185,11 +191,15 @@ func (a *Agent) askAll(ctx context.Context, names []string) map[string]health {
 				probeName += "/" + v.instance
 			}
 			a.count(probeName, r.took[i], v.err)
+			if r.start == "" {
+				a.sawStart(name, probeName, v.start)
+			}
 			r.voices[i].ok = v.err == nil && (v.ok || v.stale == "" && !v.confirm.startOnly() && a.st.accepts(name, v.epoch))
 		}
 		if r.askWell {
 			a.count(name+" healthy", r.wellIn, r.well)
 		}
+		a.sawStart(name, name, r.start)
 		r.at = a.now()
 		out[name] = r.health
 	}
@@ -197,15 +207,12 @@ func (a *Agent) askAll(ctx context.Context, names []string) map[string]health {
 }
 
 // askUnit: a unit that systemd says nothing about is taken to run, so that its processes are asked.
-func (a *Agent) askUnit(ctx context.Context, unit string, since probe.Moment) (stopped string, started bool, err error) {
-	u, err := a.opts.Prober.Unit(ctx, unit)
-	switch {
-	case err != nil:
-		return "", false, err
-	case !u.Running():
-		return fmt.Sprintf("unit %s is %s", unit, u.State), false, nil
+func (a *Agent) askUnit(ctx context.Context, unit string) (u probe.Unit, stopped string, err error) {
+	u, err = a.opts.Prober.Unit(ctx, unit)
+	if err == nil && !u.Running() {
+		stopped = fmt.Sprintf("unit %s is %s", unit, u.State)
 	}
-	return "", u.StartedAfter(since), nil
+	return u, stopped, err
 }
 
 func (a *Agent) askVoice(ctx context.Context, name string, v voice, since probe.Moment) heard {
@@ -223,7 +230,7 @@ func (a *Agent) askVoice(ctx context.Context, name string, v voice, since probe.
 		q.Command = &probe.Command{Argv: c.Command, Dir: dir, Env: env}
 	}
 	answer, err := a.opts.Prober.Ask(ctx, q)
-	h := heard{voice: v, epoch: answer.Epoch, ok: answer.Started, err: err}
+	h := heard{voice: v, epoch: answer.Epoch, ok: answer.Started, start: answer.Start, err: err}
 	var stale *probe.StaleError
 	if errors.As(err, &stale) {
 		h.stale, h.err = stale.Error(), nil

@@ -176,8 +176,8 @@ func (w *World) Assign(epoch uint64, changes ...func(*manifest.Manifest)) []byte
 	return head
 }
 
-// Override is a head that puts an override of one release's files over the whole cohort until notAfter.
-func (w *World) Override(epoch uint64, files Files, notAfter time.Time) []byte {
+// Override is a head that puts an override of one release's files over the whole cohort until notAfter. Changes edit the manifest before it is signed.
+func (w *World) Override(epoch uint64, files Files, notAfter time.Time, changes ...func(*manifest.Manifest)) []byte {
 	w.t.Helper()
 	last := maps.Clone(w.last)
 	st := w.Release(files, func(st *manifest.Statement) { st.Override = "inc-311" })
@@ -188,7 +188,7 @@ func (w *World) Override(epoch uint64, files Files, notAfter time.Time) []byte {
 		Epoch: st.Epoch, Statement: &sealed, Patches: []manifest.Patch{{Service: "checkout", Values: `{"timeout_ms": 5000}`}},
 	}
 	var h manifest.Head
-	w.check(wire.Decode(w.Head(epoch), &h))
+	w.check(wire.Decode(w.Head(epoch, changes...), &h))
 	h.Overrides = append(h.Overrides, w.seal(manifest.KindOverride, o, w.keys.Operator))
 	data := w.encode(h)
 	w.Put(manifest.KeyHead(Cohort), data)

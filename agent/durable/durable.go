@@ -6,6 +6,7 @@
 package durable
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -61,10 +63,20 @@ func TempName() string {
 
 // WriteFile replaces path by data as a whole.
 func (d Disk) WriteFile(path string, mode fs.FileMode, data []byte) error {
+	return d.replace(path, mode, data, d.Rename)
+}
+
+// WriteFileUnsynced is WriteFile but for the fsync of the directory. Whoever looks sees the old bytes or the new, all of them; after a power cut it may be
+// the old ones again, until the directory is fsynced, as by the next change of another name in it.
+func (d Disk) WriteFileUnsynced(path string, mode fs.FileMode, data []byte) error {
+	return d.replace(path, mode, data, d.Move)
+}
+
+func (d Disk) replace(path string, mode fs.FileMode, data []byte, rename func(from, to string) error) error {
 	tmp := filepath.Join(filepath.Dir(path), TempName())
-	err := d.CreateFile(tmp, mode, strings.NewReader(string(data)))
+	err := d.CreateFile(tmp, mode, bytes.NewReader(data))
 	if err == nil {
-		err = d.Rename(tmp, path)
+		err = rename(tmp, path)
 	}
 	if err != nil {
 		os.Remove(tmp)
@@ -128,10 +140,20 @@ func (d Disk) write(path string, mode fs.FileMode, owner Owner, src io.Reader) (
 	if err := d.trace(OpWrite, path); err != nil {
 		return nil, &fs.PathError{Op: "write", Path: path, Err: err}
 	}
-	if _, err := io.Copy(f, src); err != nil {
+	if _, err := Copy(f, src); err != nil {
 		return nil, err
 	}
 	return f, nil
+}
+
+var buffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
+
+// Copy is io.Copy between files, streams and sums, through a buffer that is used again: an agent reads and writes many small files.
+func Copy(dst io.Writer, src io.Reader) (int64, error) {
+	b := buffers.Get().(*[]byte)
+	defer buffers.Put(b)
+	// Neither side may bring a buffer of its own.
+	return io.CopyBuffer(struct{ io.Writer }{dst}, struct{ io.Reader }{src}, *b)
 }
 
 func (d Disk) syncFile(f *os.File, path string) error {
@@ -290,7 +312,7 @@ func (d Disk) Remove(path string) error {
 }
 
 // Rename moves from to to and fsyncs the directory of the new name. It is opened first, so that nothing but the fsync itself can fail after the rename.
-// The directory of the old name is not synced: see Retire.
+// The directory of the old name is not synced.
 func (d Disk) Rename(from, to string) error {
 	dst, err := os.OpenFile(filepath.Dir(to), os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -312,22 +334,6 @@ func (d Disk) Move(from, to string) error {
 		return &os.LinkError{Op: "rename", Old: from, New: to, Err: err}
 	}
 	return os.Rename(from, to)
-}
-
-// Retire moves from to to and fsyncs the directory of the old name: whatever happens to it from now on, it does not come back under that name.
-func (d Disk) Retire(from, to string) error {
-	src, err := os.OpenFile(filepath.Dir(from), os.O_RDONLY|unix.O_DIRECTORY, 0)
-	if err != nil {
-		return err
-	}
-	defer src.Close()
-	if err := d.trace(OpRename, to); err != nil {
-		return &os.LinkError{Op: "rename", Old: from, New: to, Err: err}
-	}
-	if err := os.Rename(from, to); err != nil {
-		return err
-	}
-	return d.syncOpen(src, filepath.Dir(from))
 }
 
 // RemoveAll removes a tree. It is not synced: what a crash brings back is swept at the next start.

@@ -230,7 +230,7 @@ func entryOf(dir, path string, d fs.DirEntry) (file, error) {
 		return odd, nil
 	}
 	h := sha256.New()
-	n, err := io.Copy(h, f)
+	n, err := durable.Copy(h, f)
 	if err != nil {
 		return odd, err
 	}

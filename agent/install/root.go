@@ -221,6 +221,11 @@ func (r *Root) Save(name string, data []byte) error {
 	return r.disk.WriteFile(r.join(name), 0o600, data)
 }
 
+// SaveUnsynced implements agent.QuickMemory: a swap fsyncs the same directory.
+func (r *Root) SaveUnsynced(name string, data []byte) error {
+	return r.disk.WriteFileUnsynced(r.join(name), 0o600, data)
+}
+
 func (r *Root) sweepTmp() error {
 	entries, err := os.ReadDir(r.join(dirTmp))
 	if err != nil {

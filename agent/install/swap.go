@@ -94,10 +94,11 @@ func (r *Root) Sweep(_ context.Context, keep ...string) error {
 	return nil
 }
 
-// discard removes a release. It leaves its name first: what bears a release's name is complete.
+// discard removes a release. It leaves its name first, so that whoever looks finds what bears a release's name complete. Nothing is synced: after a power cut
+// it may be there again, in part even, and is taken for a release only if all of it is there (find), or swept once more.
 func (r *Root) discard(name string) error {
 	gone := r.join(dirTmp, durable.TempName())
-	if err := r.disk.Retire(r.join(dirReleases, name), gone); err != nil {
+	if err := r.disk.Move(r.join(dirReleases, name), gone); err != nil {
 		return err
 	}
 	return r.disk.RemoveAll(gone)

@@ -29,34 +29,51 @@ type sample struct {
 	value  float64
 }
 
+// write is the sample's line.
+func (m sample) write(b *bytes.Buffer, name string) {
+	b.WriteString(name)
+	for i := 0; i < len(m.labels); i += 2 {
+		sep := byte(',')
+		if i == 0 {
+			sep = '{'
+		}
+		b.WriteByte(sep)
+		fmt.Fprintf(b, `%s="%s"`, m.labels[i], escape(m.labels[i+1]))
+	}
+	if len(m.labels) > 0 {
+		b.WriteByte('}')
+	}
+	b.WriteByte(' ')
+	b.WriteString(strconv.FormatFloat(m.value, 'g', -1, 64))
+	b.WriteByte('\n')
+}
+
+func info(s *agent.Status) []string {
+	return []string{
+		"host", s.Host, "repo", s.Repo, "cohort", s.Cohort, "mode", s.Mode, "epoch", fmt.Sprint(s.Running), "desired", fmt.Sprint(s.Desired), "commit", s.Commit,
+		"phase", string(s.Phase), "grade", string(s.Grade), "version", s.Version,
+	}
+}
+
+// HostInfo is the line of muster_host_info alone, through which gates join a product's metrics with what its host runs.
+func HostInfo(s *agent.Status) string {
+	var b bytes.Buffer
+	sample{info(s), 1}.write(&b, "muster_host_info")
+	return b.String()
+}
+
 // Write is the exposition of a status. Labels hold names, ids and words of fixed lists; never a sentence.
 func Write(s *agent.Status) []byte {
 	var b bytes.Buffer
-	family := func(name, help string, samples ...sample) {
-		fmt.Fprintf(&b, "# HELP %s %s\n# TYPE %s gauge\n", name, help, name)
+	typed := func(kind, name, help string, samples []sample) {
+		fmt.Fprintf(&b, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
 		for _, m := range samples {
-			b.WriteString(name)
-			for i := 0; i < len(m.labels); i += 2 {
-				sep := byte(',')
-				if i == 0 {
-					sep = '{'
-				}
-				b.WriteByte(sep)
-				fmt.Fprintf(&b, `%s="%s"`, m.labels[i], escape(m.labels[i+1]))
-			}
-			if len(m.labels) > 0 {
-				b.WriteByte('}')
-			}
-			b.WriteByte(' ')
-			b.WriteString(strconv.FormatFloat(m.value, 'g', -1, 64))
-			b.WriteByte('\n')
+			m.write(&b, name)
 		}
 	}
+	family := func(name, help string, samples ...sample) { typed("gauge", name, help, samples) }
 	one := func(v float64) sample { return sample{value: v} }
-	family("muster_host_info", "What this host is and runs; always 1.", sample{[]string{
-		"host", s.Host, "repo", s.Repo, "cohort", s.Cohort, "mode", s.Mode, "epoch", fmt.Sprint(s.Running), "desired", fmt.Sprint(s.Desired), "commit", s.Commit,
-		"phase", string(s.Phase), "grade", string(s.Grade), "version", s.Version,
-	}, 1})
+	family("muster_host_info", "What this host is and runs; always 1.", sample{info(s), 1})
 	family("muster_host_epoch", "Epoch that is installed; 0 if none.", one(float64(s.Running)))
 	family("muster_host_desired_epoch", "Epoch that the newest believed head assigns; 0 if none.", one(float64(s.Desired)))
 	family("muster_host_confirmed", "1 if every service confirms what is assigned.", one(truth(s.Confirmed)))
@@ -65,7 +82,7 @@ func Write(s *agent.Status) []byte {
 	family("muster_host_owed_reloads", "Services whose reload has not run yet.", one(float64(len(s.Owed))))
 	family("muster_host_tries", "Tries of the release that does not work here; 0 if it does.", one(float64(s.Tries)))
 	family("muster_host_last_sync_timestamp_seconds", "End of the last full read of all sources; 0 before the first.", one(seconds(s.LastSync)))
-	var sources, epochs, expected, confirmed, healthy []sample
+	var sources, epochs, expected, confirmed, healthy, restarts []sample
 	for _, src := range s.Sources {
 		sources = append(sources, sample{[]string{"source", src.Name}, truth(src.Error == "")})
 	}
@@ -75,6 +92,7 @@ func Write(s *agent.Status) []byte {
 		epochs = append(epochs, sample{at, float64(svc.Epoch)})
 		expected = append(expected, sample{at, float64(svc.Expected)})
 		confirmed = append(confirmed, sample{[]string{"service", name, "state", svc.State, "grade", string(svc.Grade)}, truth(svc.State == agent.StateConfirmed)})
+		restarts = append(restarts, sample{at, float64(svc.Restarts)})
 		if svc.Healthy != nil {
 			healthy = append(healthy, sample{at, truth(*svc.Healthy)})
 		}
@@ -84,6 +102,17 @@ func Write(s *agent.Status) []byte {
 	family("muster_service_expected_epoch", "Service epoch that is installed.", expected...)
 	family("muster_service_confirmed", "1 if the service is confirmed at its required grade.", confirmed...)
 	family("muster_service_healthy", "1 if the service is well.", healthy...)
+	family("muster_service_restarts", "Times that its processes started anew, not for a reload, since the phase of the rollout began.", restarts...)
+	var ran, bad, took []sample
+	for _, name := range slices.Sorted(maps.Keys(s.Probes)) {
+		p, at := s.Probes[name], []string{"probe", name}
+		ran = append(ran, sample{at, float64(p.Count)})
+		bad = append(bad, sample{at, float64(p.Failures)})
+		took = append(took, sample{at, p.Seconds})
+	}
+	typed("counter", "muster_probes_total", "Questions to processes, and runs of checks and reloads.", ran)
+	typed("counter", "muster_probe_failures_total", "Those of them that did not work.", bad)
+	typed("counter", "muster_probe_seconds_total", "Time that they took.", took)
 	return b.Bytes()
 }
 

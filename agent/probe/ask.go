@@ -34,6 +34,7 @@ type Question struct {
 type Answer struct {
 	Epoch   uint64 // as it states it
 	Started bool   // nothing was stated, but the process started after Since
+	Start   string // names this start of the process, where its start was asked: another one is a restart
 }
 
 // Ask asks once. An error means that the process is ill, not there, or not ours. One that states an old epoch, or has not started anew, is an answer.
@@ -51,7 +52,10 @@ func (p *Prober) Ask(ctx context.Context, q Question) (Answer, error) {
 		epoch, err = askCommand(ctx, q)
 	default:
 		started, err := startOf(ctx, q)
-		return Answer{Started: err == nil && !started.Before(q.Since)}, err
+		if err != nil {
+			return Answer{}, err
+		}
+		return Answer{Started: !started.Before(q.Since), Start: started.String()}, nil
 	}
 	return Answer{Epoch: epoch}, err
 }

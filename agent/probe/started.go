@@ -70,6 +70,14 @@ func (s start) Before(m Moment) bool {
 	return s.Up < m.Up
 }
 
+// String names a start: the same process has the same, another one another.
+func (s start) String() string {
+	if s.mono {
+		return fmt.Sprintf("%s/mono %d", s.Boot, s.Mono)
+	}
+	return fmt.Sprintf("%s/up %d", s.Boot, s.Up)
+}
+
 func startOf(ctx context.Context, q Question) (start, error) {
 	if q.Unit != "" {
 		u, err := unitOf(ctx, q.Unit)
@@ -150,6 +158,7 @@ func parseStat(data []byte) (state string, ticks int64, err error) {
 // Unit is a unit as systemd sees it.
 type Unit struct {
 	State string // active, inactive, failed, activating, …
+	Start string // names this start of its process, "" if it is not known: another one is a restart
 	start start
 }
 
@@ -198,6 +207,9 @@ func parseUnit(name, text string) (Unit, error) {
 	}
 	u.start.Wall = u.start.Wall.Add(-time.Duration(u.start.Mono-us) * time.Microsecond)
 	u.start.Mono = us
+	if us > 0 {
+		u.Start = u.start.String()
+	}
 	return u, nil
 }
 
