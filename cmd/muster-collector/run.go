@@ -23,6 +23,7 @@ import (
 	"github.com/muster-config/muster/distributor/keys"
 	"github.com/muster-config/muster/distributor/manifest"
 	"github.com/muster-config/muster/distributor/rollout"
+	"github.com/muster-config/muster/distributor/rollout/gate"
 	"github.com/muster-config/muster/distributor/store/open"
 )
 
@@ -78,7 +79,15 @@ func serve(ctx context.Context, path string, stdout, stderr io.Writer) error {
 		}
 	}
 	log := slog.New(slog.NewTextHandler(stderr, nil))
-	c, err := collector.New(cfg, collector.Deps{Store: st, Keyring: keyring, Tokens: tokens, Log: log})
+	deps := collector.Deps{Store: st, Keyring: keyring, Tokens: tokens, Log: log}
+	if signer != nil {
+		deps.Steering = &collector.Steering{Store: st, Signer: signer}
+	}
+	gates, err := gate.NewKeeper(gate.Config{Prometheus: cfg.Prometheus})
+	if err != nil {
+		return cli.Fail(cli.Usage, "", "%s: %w", path, err)
+	}
+	c, err := collector.New(cfg, deps)
 	if err != nil {
 		return err
 	}
@@ -119,7 +128,8 @@ func serve(ctx context.Context, path string, stdout, stderr io.Writer) error {
 		}
 	})
 	if signer != nil {
-		controller := &rollout.Controller{Store: st, Signer: signer, Seen: c, By: "muster-collector on " + hostName(), Log: log}
+		controller := &rollout.Controller{Store: st, Signer: signer, Seen: c, Gates: c.Overhear(gates), Waits: c.Waits, By: "muster-collector on " + hostName(), Log: log}
+		group.Go(func() error { return gates.Run(gctx) })
 		group.Go(func() error { return controller.Run(gctx) })
 	}
 	if err := group.Wait(); err != nil {

@@ -42,6 +42,7 @@ func tree(repo *source.Repo, rev string) (source.Tree, error) {
 
 // build evaluates the config repo as e says. What is wrong with it is in the result's problems.
 func (a *app) build(ctx context.Context, e evaluation, opts pipeline.Options) (*pipeline.Rendered, error) {
+	eval.Hasten(64 << 20)
 	repo, err := a.repo()
 	if err != nil {
 		return nil, err

@@ -1,3 +1,5 @@
+//go:build !windows
+
 package main
 
 import (
@@ -22,7 +24,9 @@ a collector with its page, and twenty-four hosts with a real agent each.
 One commit is confirmed by all of them. A file that somebody edits by hand is
 seen and repaired. A second commit meets a process that does not hear, a host
 that is down, and one that the collector does not hear: the late ones converge,
-the deaf one is named. Then it stays up for you to try, and ends with Ctrl-C,
+the deaf one is named. A third holds a value that every schema takes and that
+does harm: it goes to one host, is stopped and comes back, and the value that was
+meant goes everywhere. Then it stays up for you to try, and ends with Ctrl-C,
 leaving nothing behind.
 
 With --repo it runs on a config repo of your own, which is only read: made-up

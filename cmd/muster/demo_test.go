@@ -50,11 +50,15 @@ func TestDemo(t *testing.T) {
 			"21/24 hosts confirm epoch 2", "eu-5  silent", "us-2  silent", "eu-5 runs epoch 2 all the same",
 			"23/24 hosts confirm epoch 2", "eu-3  applying: epoch 2 is installed, not confirmed: checkout: process still states epoch 1",
 			"reloaded: checkout on 24 hosts, once each; search and mailer nowhere",
+			"24/24 hosts confirm epoch 2. From now on", "of staging takes it and confirms, and no other host has it", "its checkouts fail: 502 Bad Gateway: no such host: tax.intrnal",
+			"epoch 3 failed at wave 1 of 2 (1 host), back to epoch 2: gate checkouts: ", "is back at epoch 2 and sells again; the other 23 hosts never had it: no reload there",
+			"24/24 hosts confirm what epoch 4 says for them",
 		}},
 		// The story must notice when one of its faults is not there.
 		{[]string{"--exit", "--sabotage=hearing"}, 1, []string{"24/24 hosts confirm epoch 1", "something else than expected: epoch 2: 22 of 24 hosts confirm, not 21"}},
 		{[]string{"--exit", "--sabotage=healed"}, 1, []string{"24/24 hosts confirm epoch 1", "something else than expected: epoch 2: 22 of 24 hosts confirm, not 21"}},
 		{[]string{"--exit", "--sabotage=nocut"}, 1, []string{"24/24 hosts confirm epoch 1", "something else than expected: epoch 2: 22 of 24 hosts confirm, not 21"}},
+		{[]string{"--exit", "--sabotage=nocanary"}, 1, []string{"23/24 hosts confirm epoch 2", "something else than expected: epoch 3 was to do harm on stage-", ", and to be stopped: staging is "}},
 		{[]string{"--exit", "--sabotage=noedit"}, 1, []string{"24/24 hosts confirm epoch 1", "something else than expected: eu-7 is \"confirmed\""}},
 	} {
 		t.Run(strings.Join(tt.args, " "), func(t *testing.T) {
@@ -148,7 +152,7 @@ func TestDemoCtrlC(t *testing.T) {
 	sh := exec.CommandContext(t.Context(), "sh", "-eu", "-c", script.String())
 	sh.Env = append(os.Environ(), gitEnv...)
 	out, err := sh.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "epoch 3 is confirmed by 4 hosts") || !strings.Contains(string(out), "no fault") {
+	if err != nil || !strings.Contains(string(out), "epoch 5 is confirmed by 4 hosts") || !strings.Contains(string(out), "no fault") {
 		t.Errorf("what to try: %v\n%s\n%s", err, script.String(), out)
 	}
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {

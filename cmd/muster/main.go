@@ -42,6 +42,7 @@ var rules = []cli.Rule{
 	{Is: distributor.ErrMaybePublished, Code: cli.Unreachable, Hint: "run the command again: it finds out, and publishes nothing twice"},
 	{Is: distributor.ErrDamaged, Code: cli.NotTrusted, Hint: "run `muster fsck` on the store"},
 	{Is: rollout.ErrStopped, Code: cli.No},
+	{Is: rollout.ErrUnfit, Code: cli.No, Hint: "`muster rollout status COHORT` shows where it stands"},
 	{Is: rollout.ErrBehind, Code: cli.NotTrusted, Hint: "run `muster fsck` on the store"},
 	{Is: rollout.ErrVanished, Code: cli.Conflict},
 }
@@ -82,7 +83,7 @@ Exit codes: 0 done; 1 the answer is no; 2 usage; 3 conflict; 4 not trusted;
 	}
 	root.PersistentFlags().StringVarP(&a.dir, "chdir", "C", ".", "the config repo, or a directory in it")
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON for scripts")
-	root.AddCommand(a.initCmd(), a.validateCmd(), a.renderCmd(), a.planCmd(), a.explainCmd(), a.schemaCmd(), a.keysCmd(), a.publishCmd(), a.statusCmd(), a.hostsCmd(), a.waitCmd(), a.logCmd(), a.showCmd(), a.fsckCmd(), a.demoCmd(), a.demoReloadCmd(), a.versionCmd())
+	root.AddCommand(a.initCmd(), a.validateCmd(), a.renderCmd(), a.planCmd(), a.explainCmd(), a.schemaCmd(), a.keysCmd(), a.publishCmd(), a.ciCmd(), a.rolloutCmd(), a.freezeCmd(), a.unfreezeCmd(), a.overrideCmd(), a.statusCmd(), a.hostsCmd(), a.waitCmd(), a.logCmd(), a.showCmd(), a.fsckCmd(), a.demoCmd(), a.demoReloadCmd(), a.versionCmd())
 	cli.Root(root)
 	usageErrors(root)
 	flagErrors := root.FlagErrorFunc()

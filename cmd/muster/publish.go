@@ -7,11 +7,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/muster-config/muster/cmd/internal/cli"
+	"github.com/muster-config/muster/cmd/internal/delivery"
 	"github.com/muster-config/muster/cmd/internal/keydir"
 	"github.com/muster-config/muster/cmd/internal/publish"
 	"github.com/muster-config/muster/distributor"
@@ -20,6 +22,7 @@ import (
 	"github.com/muster-config/muster/distributor/store"
 	"github.com/muster-config/muster/distributor/store/open"
 	"github.com/muster-config/muster/pipeline"
+	"github.com/muster-config/muster/pipeline/forge"
 	"github.com/muster-config/muster/pipeline/source"
 )
 
@@ -32,6 +35,13 @@ type publishing struct {
 	rev     string
 	removed []string
 	watch   watching
+	forge   forging
+	per     string // deployments
+	noPull  bool   // no pull request that reverts
+
+	saying    sync.Mutex
+	github    *forge.Client       // nil: not asked for
+	deliverer *delivery.Deliverer // nil: nothing is told
 
 	now       bool // assign at once
 	store     store.Store
@@ -72,6 +82,9 @@ it is named; it finds out by itself otherwise.`,
 				return err
 			}
 			ctx := cmd.Context()
+			if err := p.openForge(cmd); err != nil {
+				return err
+			}
 			if p.publisher, p.store, err = p.keys.open(ctx, url, p.now); err != nil {
 				return err
 			}
@@ -87,6 +100,7 @@ it is named; it finds out by itself otherwise.`,
 	cmd.Flags().StringSliceVar(&p.removed, "remove-cohort", nil, "a cohort that the commit's fleet no longer has, on purpose")
 	p.watch.flags(cmd)
 	p.conn.flags(cmd)
+	p.forgeFlags(cmd)
 	return cmd
 }
 
@@ -100,12 +114,14 @@ func (p *publishing) once(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	job.Build = p.attributed(repo, job.Build)
 	fresh, err := noStore(ctx, p.store)
 	if err != nil {
 		return err
 	}
 	opts := distributor.PublishOptions{RolloutNow: p.now, Settings: job.Settings, RemoveCohorts: p.removed}
 	res, err := p.publisher.Publish(ctx, job.Commit, job.Contains, job.Build, opts)
+	p.tellRefused(ctx, job.Commit.ID, err)
 	var refused *publish.Refused
 	if errors.As(err, &refused) {
 		printProblems(p.errOut, refused.Problems)
@@ -169,6 +185,8 @@ func noStore(ctx context.Context, st store.Reader) (bool, error) {
 type publisherKeys struct {
 	storeURL, dir, keyring string
 	releaseKey, rolloutKey string
+
+	ring []byte // as read by open
 }
 
 func (k *publisherKeys) flags(cmd *cobra.Command) {
@@ -195,6 +213,7 @@ func (k *publisherKeys) open(ctx context.Context, url string, assign bool) (*dis
 	if err != nil {
 		return nil, nil, err
 	}
+	k.ring = keyring
 	if releaseKey == "" {
 		releaseKey = filepath.Join(dir, keydir.Release)
 	}

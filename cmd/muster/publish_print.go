@@ -50,6 +50,9 @@ func (p *publishing) printPublished(res *distributor.Result, commit distributor.
 		rows = append(rows, []string{name, string(c.State), epoch, size, p.assigned(res, name)})
 	}
 	cli.PrintTable(p.out, rows)
+	if len(res.Waiting) > 0 && !p.now {
+		fmt.Fprintf(p.errOut, "muster: note: a rollout controller takes it from here (`rollout_key` in collector.yaml, or `muster rollout run`): `muster rollout status %s` shows how far it is; publish --rollout=now assigns at once\n", res.Waiting[0])
+	}
 	for _, name := range res.Blocked {
 		fmt.Fprintln(p.out, cli.Printable(blockedLine(name, res.Cohorts[name].Epoch, res.Cohorts[name].Reason)))
 	}
@@ -64,7 +67,7 @@ func (p *publishing) assigned(res *distributor.Result, name string) string {
 	case slices.Contains(res.Waiting, name) && p.now:
 		return "not assigned: stopped"
 	case slices.Contains(res.Waiting, name):
-		return "not assigned: publish with --rollout=now"
+		return "waits for its rollout"
 	case c.State == manifest.StateBlocked && c.Epoch == 0:
 		return "nothing to run yet"
 	}

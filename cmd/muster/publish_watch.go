@@ -23,6 +23,7 @@ type watching struct {
 	branch, remote, cache string
 	tokenFile             string
 	every                 time.Duration
+	hook, hookSecret      string // address to listen on for webhooks, and the file with their secret
 }
 
 func (w *watching) flags(cmd *cobra.Command) {
@@ -31,6 +32,8 @@ func (w *watching) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&w.remote, "remote", "", "with --watch: the repository to fetch from, instead of the one here")
 	cmd.Flags().StringVar(&w.cache, "cache", "", "with --remote: the directory to fetch into; it is muster's own, and made anew when it is broken")
 	cmd.Flags().StringVar(&w.tokenFile, "remote-token-file", "", "with --remote https://…: file with the token for it, read anew for each fetch")
+	cmd.Flags().StringVar(&w.hook, "webhook", "", "with --watch: listen here (127.0.0.1:8070) for GitHub's webhooks, and look at once when one comes")
+	cmd.Flags().StringVar(&w.hookSecret, "webhook-secret-file", "", "file with the secret that webhooks are signed with")
 	cmd.Flags().DurationVar(&w.every, "every", 0, "with --watch: between two looks at the branch (default 1s, with --remote 30s)")
 }
 
@@ -38,10 +41,13 @@ func (w *watching) flags(cmd *cobra.Command) {
 func (w *watching) check(cmd *cobra.Command) error {
 	set := cmd.Flags().Changed
 	if !w.on {
-		for _, name := range []string{"branch", "remote", "cache", "remote-token-file", "every"} {
+		for _, name := range []string{"remote", "cache", "remote-token-file", "every", "webhook", "webhook-secret-file"} {
 			if set(name) {
 				return cli.Fail(cli.Usage, "add --watch, or leave it out", "--%s goes with --watch", name)
 			}
+		}
+		if set("branch") && !set("github") {
+			return cli.Fail(cli.Usage, "add --watch or --github, or leave it out", "--branch goes with --watch")
 		}
 		return nil
 	}
@@ -56,6 +62,8 @@ func (w *watching) check(cmd *cobra.Command) error {
 		return cli.Fail(cli.Usage, "give --remote URL, or leave it out", "--cache goes with --remote")
 	case w.tokenFile != "" && w.remote == "":
 		return cli.Fail(cli.Usage, "give --remote URL, or leave it out", "--remote-token-file goes with --remote")
+	case (w.hook == "") != (w.hookSecret == ""):
+		return cli.Fail(cli.Usage, "a webhook that nobody signed would be anybody's", "--webhook and --webhook-secret-file go together")
 	case w.every < 0 || set("every") && w.every < 100*time.Millisecond:
 		return cli.Fail(cli.Usage, "", "--every %s is too short: at least 100ms", w.every)
 	case w.every == 0 && w.remote != "":
@@ -127,6 +135,7 @@ func (p *publishing) follow(ctx context.Context) error {
 			if job, err = publish.Prepare(repo, commit, pipeline.Options{}); err != nil {
 				return nil, err
 			}
+			job.Build = p.attributed(repo, job.Build)
 			return &job.Job, nil
 		},
 		Done: func(commit string, res *distributor.Result, err error) { p.followed(ctx, job, commit, res, err) },
@@ -138,6 +147,13 @@ func (p *publishing) follow(ctx context.Context) error {
 			p.say(event{Trouble: err.Error()}, "%s; trying on", err)
 		},
 	}
+	wake, stop, err := p.listen(ctx)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	f.Wake = wake
+	defer p.deliver(ctx)()
 	return f.Run(ctx)
 }
 
@@ -151,10 +167,13 @@ type event struct {
 	Refused   string              `json:"refused,omitempty"` // why the commit is not published
 	Trouble   string              `json:"trouble,omitempty"` // what hinders; it is tried on
 	Recovered bool                `json:"recovered,omitempty"`
+	GitHub    string              `json:"github,omitempty"` // what was told there, or could not be
 }
 
 // say prints one line, for people or for programs.
 func (p *publishing) say(e event, format string, args ...any) {
+	p.saying.Lock() // what is told on GitHub is told beside
+	defer p.saying.Unlock()
 	e.At = time.Now().UTC().Truncate(time.Second)
 	if p.json {
 		if line, err := json.Marshal(e); err == nil {
@@ -168,6 +187,7 @@ func (p *publishing) say(e event, format string, args ...any) {
 // followed tells what became of a commit.
 func (p *publishing) followed(ctx context.Context, job *publish.Prepared, commit string, res *distributor.Result, err error) {
 	var refused *publish.Refused
+	p.hand(commit, res, err)
 	switch {
 	case errors.As(err, &refused):
 		printProblems(p.errOut, refused.Problems)
@@ -197,7 +217,7 @@ func outcome(res *distributor.Result) string {
 	for _, p := range []struct {
 		word  string
 		names []string
-	}{{"built", res.Changed}, {"assigned", res.Assigned}, {"not assigned", res.Waiting}, {"blocked", res.Blocked}} {
+	}{{"built", res.Changed}, {"assigned", res.Assigned}, {"waits for its rollout", res.Waiting}, {"blocked", res.Blocked}} {
 		if len(p.names) > 0 {
 			parts = append(parts, p.word+" "+cli.Names(p.names, 10))
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/muster-config/muster/cmd/internal/cli"
 	"github.com/muster-config/muster/distributor/api"
 	"github.com/muster-config/muster/distributor/manifest"
+	"github.com/muster-config/muster/distributor/rollout/standing"
 	"github.com/muster-config/muster/distributor/verdict"
 )
 
@@ -27,7 +28,8 @@ many of the expected hosts confirm that they run it. STATE is
   confirmed  every expected host confirms it
 
 or where a rollout stands: idle, advancing, baking, awaiting approval, paused,
-rolling back, halted. OTHERS counts the hosts that do not confirm, by verdict;
+rolling back, halted, with the wave of how many; "muster rollout status" says more.
+Stops and what ends them are named below the table. OTHERS counts the hosts that do not confirm, by verdict;
 "muster hosts" names them. In --json, "phase" is the rollout's own: "done" there
 says that the release is assigned to all hosts, not that they run it.`,
 		Args: cobra.MaximumNArgs(1),
@@ -65,8 +67,14 @@ says that the release is assigned to all hosts, not that they run it.`,
 					name, fmt.Sprint(c.Target), stateOf(c), fmt.Sprintf("%s of %s", cli.Number(c.Verdicts[verdict.Confirmed]), cli.Number(c.Expected)),
 					otherVerdicts(c.Verdicts), cli.Short(c.Commit), c.Subject,
 				})
-				if c.Stale || c.Verdicts[verdict.Unknown] > 0 {
+				switch {
+				case c.Stale || c.Verdicts[verdict.Unknown] > 0:
 					why = append(why, name+": "+c.Why)
+				case standing.Stopped(c.Rollout):
+					why = append(why, name+": "+c.Rollout.Waits)
+				}
+				if c.Rollout != nil && len(c.Rollout.Queue) > 0 && standing.Stopped(c.Rollout) {
+					why = append(why, fmt.Sprintf("%s: %s behind it; `muster rollout status %s` lists them", name, cli.Count(len(c.Rollout.Queue), "release"), name))
 				}
 			}
 			cli.PrintTable(a.out, rows)
@@ -84,7 +92,11 @@ says that the release is assigned to all hosts, not that they run it.`,
 func stateOf(c api.Cohort) string {
 	switch {
 	case c.Phase != manifest.PhaseDone:
-		return string(c.Phase)
+		text := string(c.Phase)
+		if r := c.Rollout; r != nil && r.Wave > 0 && r.Wave <= len(r.Waves) && len(r.Waves) > 1 {
+			text += fmt.Sprintf(" %d/%d", r.Wave, len(r.Waves))
+		}
+		return text
 	case c.Expected > 0 && c.Verdicts[verdict.Confirmed] >= c.Expected:
 		return "confirmed"
 	}

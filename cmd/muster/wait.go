@@ -24,6 +24,7 @@ func (a *app) waitCmd() *cobra.Command {
 	var conn connection
 	var storeURL string
 	w := waiter{every: time.Second}
+	p := prover{now: time.Now}
 	cmd := &cobra.Command{
 		Use:   "wait EPOCH|REV",
 		Short: "wait until every expected host confirms a release, or say who does not and why",
@@ -37,8 +38,19 @@ store, if one is given.
 On a terminal it shows the hosts that are not confirmed, and why, as they come;
 elsewhere it prints a line when something changed.
 
-Exit codes: 0 when green; 1 when not, also when the time is over; 5 when the
-collector is not reachable.`,
+With --verify the collector's word is not enough. The head and the release are
+checked against the keyring given, and each host's report against the host's own
+signature: it must say that exactly what the head assigns to the host runs and is
+confirmed, and that the host has seen this very head. Hosts of which only the
+collector says so are named as claimed. What that does not prove: that a host
+has not changed since it signed; that a key is that host's (the collector takes
+the first one it hears; with --pins FILE the keys are remembered, and another one
+is refused from then on); and which hosts there are beyond those that the config
+repo lists by name. The head shown may be up to a day old.
+
+Exit codes: 0 when green; 1 when not, also when the time is over or a host is only
+claimed; 4 when something is not signed as it must be; 5 when the collector is not
+reachable.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if w.timeout < 0 {
@@ -58,22 +70,36 @@ collector is not reachable.`,
 					return err
 				}
 			}
+			if err := p.open(); err != nil {
+				return err
+			}
 			c, err := conn.open()
 			if err != nil {
 				return err
 			}
+			p.from = c
 			w.ask, w.refused = c, refusals(storeURL, c)
 			w.out, w.progress = a.out, progressOn(a.out)
 			if a.json {
 				w.out, w.progress = io.Discard, plain(io.Discard)
 			}
+			start := time.Now()
 			answer, err := w.run(cmd.Context())
+			var proof *verified
+			if err == nil && p.on {
+				// What is only late gets at least a few seconds: reports are handed out once they are written.
+				proof, err = p.run(cmd.Context(), answer, start.Add(max(w.timeout, 5*time.Second)), w.progress)
+			}
 			w.progress.end()
+			proof.print(w.out, answer)
 			if answer == nil && a.json && cli.CodeOf(err) == cli.No {
 				answer = &api.Wait{Epoch: w.epoch, Never: w.never, Why: err.Error()} // there is no release
 			}
 			if answer != nil && a.json {
-				if perr := cli.PrintJSON(a.out, tidy(*answer)); perr != nil {
+				if perr := cli.PrintJSON(a.out, struct {
+					api.Wait
+					Verified *verified `json:"verified,omitempty"`
+				}{tidy(*answer), proof}); perr != nil {
 					return perr
 				}
 			}
@@ -81,6 +107,7 @@ collector is not reachable.`,
 		},
 	}
 	conn.flags(cmd)
+	p.flags(cmd)
 	cmd.Flags().StringVar(&storeURL, "store", "", "the store, which says why a commit was refused [MUSTER_STORE]")
 	cmd.Flags().StringVar(&w.cohort, "cohort", "", "only this cohort")
 	cmd.Flags().DurationVar(&w.timeout, "timeout", 5*time.Minute, "how long to wait; 0 looks once")
@@ -225,10 +252,16 @@ func (w *waiter) notAssigned(ctx context.Context, g *api.Wait) ([]string, error)
 	if err != nil {
 		return nil, err
 	}
+	if st.Controller {
+		return nil, nil // it knows why it waits, and the answer says so
+	}
 	var names []string
 	for name, c := range g.Cohorts {
-		// A cohort in another phase than done is on its way to somewhere.
+		// A cohort in another phase than done is on its way to somewhere: somebody steers, also those that come later.
 		now := st.Cohorts[name]
+		if now.Phase != manifest.PhaseDone && now.Phase != manifest.PhaseIdle && now.Phase != "" {
+			return nil, nil
+		}
 		if !c.Green && now.Target < rel.Cohorts[name].Epoch && (now.Target == 0 || now.Phase == manifest.PhaseDone) {
 			names = append(names, name)
 		}
@@ -293,12 +326,18 @@ func (w *waiter) verdict(g *api.Wait) error {
 			fmt.Fprintln(w.out, cli.Printable("  "+name+": "+c.Why))
 		}
 	}
+	for _, name := range slices.Sorted(maps.Keys(g.Cohorts)) {
+		// What is said of a halt already is not said again.
+		if c := g.Cohorts[name]; c.Rollout != "" && !c.Never {
+			fmt.Fprintln(w.out, cli.Printable("  "+name+": "+c.Rollout))
+		}
+	}
 	hint := "`muster hosts` shows every host; run the command again to wait longer"
 	if g.Never {
 		hint = "waiting does not help: change what stops it, then publish"
 	}
 	if len(w.unassigned) > 0 {
-		hint = "publish with --rollout=now"
+		hint = "a rollout controller does it (`rollout_key` in collector.yaml, or `muster rollout run`); or publish with --rollout=now"
 		return cli.Fail(cli.No, hint, "epoch %d is released and not assigned: %s", g.Epoch, cli.Names(w.unassigned, 10))
 	}
 	why := ""

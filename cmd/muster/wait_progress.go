@@ -26,7 +26,7 @@ type progress interface {
 
 // progressOn is live on a terminal and plain elsewhere.
 func progressOn(w io.Writer) progress {
-	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb" {
+	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb" && escapes(f) {
 		return &liveProgress{w: f, start: time.Now(), size: func() (int, int) {
 			width, height, err := term.GetSize(int(f.Fd()))
 			if err != nil {
@@ -53,8 +53,10 @@ func (p *plainProgress) line(text string) {
 	p.last = text
 }
 
-func (p *plainProgress) answer(g *api.Wait) { p.line(fmt.Sprintf("epoch %d: %s", g.Epoch, tally(g))) }
-func (p *plainProgress) end()               {}
+func (p *plainProgress) answer(g *api.Wait) {
+	p.line(fmt.Sprintf("epoch %d: %s%s", g.Epoch, tally(g), rollouts(g)))
+}
+func (p *plainProgress) end() {}
 func (p *plainProgress) patience() time.Duration {
 	return 25 * time.Second
 }
@@ -150,10 +152,24 @@ func hostLines(g *api.Wait) []string {
 		if !c.Green && len(c.Waiting) == 0 && c.Why != "" {
 			whys = append(whys, cli.Printable("  "+name+": "+c.Why))
 		}
+		if c.Rollout != "" {
+			whys = append(whys, cli.Printable("  "+name+": "+c.Rollout))
+		}
 	}
 	var b strings.Builder
 	cli.PrintTable(&b, rows)
 	return append(whys, strings.FieldsFunc(b.String(), func(r rune) bool { return r == '\n' })...)
+}
+
+// rollouts is "; prod-eu: wave 1 of 3 bakes until …" for each cohort whose rollout is under way.
+func rollouts(g *api.Wait) string {
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(g.Cohorts)) {
+		if c := g.Cohorts[name]; c.Rollout != "" {
+			b.WriteString("; " + name + ": " + c.Rollout)
+		}
+	}
+	return b.String()
 }
 
 // cut shortens a line to a width, in runes.

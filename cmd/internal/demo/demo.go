@@ -1,7 +1,8 @@
 // Package demo is the whole system on one machine, with a story: a git repository, a store, a publisher that follows the branch, a collector,
 // and twenty-four hosts, each with a real agent and a small process for every service. The first commit is confirmed by all of them. A file that
 // somebody edits by hand is seen and repaired. The second commit meets a process that does not hear, a host that is down, and one that is cut off
-// from the collector: the late ones converge, and the deaf one is named.
+// from the collector: the late ones converge, and the deaf one is named. The third holds a value that does harm: it goes to one host, comes back, and the one
+// that was meant goes everywhere.
 package demo
 
 import (
@@ -38,10 +39,12 @@ const (
 	Healed  = "healed"  // the host that is down is up
 	NoCut   = "nocut"   // the host that is cut off is not
 	NoEdit  = "noedit"  // nobody edits a file
+	// NoCanary: the value that is to do harm is the right one.
+	NoCanary = "nocanary"
 )
 
 // Sabotages are all of them.
-var Sabotages = []string{Hearing, Healed, NoCut, NoEdit}
+var Sabotages = []string{Hearing, Healed, NoCut, NoEdit, NoCanary}
 
 // How long a process has to state the epoch it was told to load, and how often an agent looks when nobody tells it anything.
 const (
@@ -165,6 +168,9 @@ func (s *story) tell(agentCtx context.Context, agents *errgroup.Group, serverCtx
 			return err
 		}
 		if err := s.oneIsDeaf(agentCtx, agents); err != nil {
+			return err
+		}
+		if err := s.oneGoesFirst(agentCtx); err != nil {
 			return err
 		}
 	}

@@ -45,6 +45,8 @@ func (s *story) prepare(ctx context.Context) (err error) {
 		}
 	} else if s.repo, err = newRepo(ctx, filepath.Join(s.dir, "config"), examples.Acme()); err != nil {
 		return err
+	} else if err := s.writePolicy(ctx); err != nil {
+		return err
 	}
 	if err := s.evaluate(ctx); err != nil {
 		return err
@@ -120,7 +122,24 @@ func (s *story) startServers(ctx context.Context, group *errgroup.Group) (err er
 	if err != nil {
 		return err
 	}
-	group.Go(func() error { return follower.Run(ctx) })
+	first, stop := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	group.Go(func() error { defer close(ended); return follower.Run(first) })
+	s.releaseInWaves = func(waiting context.Context) {
+		stop()
+		select {
+		case <-ended:
+		case <-waiting.Done():
+			return
+		}
+		next := *follower
+		next.Options.RolloutNow = false
+		group.Go(func() error { return next.Run(ctx) })
+		s.inWaves()
+	}
+	if s.monitor != nil {
+		group.Go(func() error { return s.watchShop(ctx, s.monitor) })
+	}
 	return nil
 }
 
@@ -170,13 +189,25 @@ func (s *story) runCollector(ctx context.Context, group *errgroup.Group, config 
 	if err != nil {
 		return err
 	}
-	st, err := open.OpenRead(ctx, cfg.Store)
+	st, err := open.Open(ctx, cfg.Store)
 	if err != nil {
 		return err
 	}
-	c, err := collector.New(cfg, collector.Deps{Store: st, Keyring: keyring})
+	signer, err := keys.Open(ctx, filepath.Join(s.dir, "keys", keydir.Rollout))
+	if err != nil {
+		return err
+	}
+	by := collector.Steering{Store: st, Signer: signer}
+	deps := collector.Deps{Store: st, Keyring: keyring}
+	if !s.own() {
+		deps.Steering = &by
+	}
+	c, err := collector.New(cfg, deps)
 	if err != nil {
 		return fmt.Errorf("collector: %w", err)
+	}
+	if err := s.steer(ctx, group, c, by); err != nil {
+		return err
 	}
 	group.Go(func() error { return c.Run(ctx) })
 	group.Go(func() error { return serve(ctx, ln, c.Handler()) })

@@ -17,6 +17,7 @@ import (
 //
 //	POST /reload   load the files again (what SIGHUP is to many)
 //	GET  /health   {"config_epoch": 7, "reloads": 3}
+//	GET  /checkout what it is there for: it works if all the upstreams of its file can be reached
 type process struct {
 	service string
 	root    string // the agent's
@@ -49,6 +50,7 @@ func (p *process) serve(ctx context.Context, ln net.Listener) error {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(p.health())
 	})
+	mux.HandleFunc("GET /checkout", p.checkout)
 	return serve(ctx, ln, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p.mu.Lock()
 		off := p.off
@@ -71,6 +73,14 @@ func (p *process) start() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.off = false
+	return p.load()
+}
+
+// hear is a deaf process that is started anew.
+func (p *process) hear() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.deaf = false
 	return p.load()
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -32,6 +33,11 @@ type story struct {
 	policy    manifest.Policy
 	hosts     []*host
 	refused   chan error // a commit that the publisher does not take
+
+	monitor        net.Listener // of the shop's own monitoring, which the gate asks; nil with the user's own repository
+	monitorURL     string
+	inWaves        func()                // starts the controller
+	releaseInWaves func(context.Context) // from now on releases are published, and the controller assigns them
 
 	count   int // hosts that confirmed at the last look, and since when
 	countAt time.Time

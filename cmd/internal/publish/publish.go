@@ -101,9 +101,13 @@ func (p *Prepared) build(ctx context.Context, in distributor.BuildInput) (*distr
 	if err != nil {
 		return nil, err
 	}
+	builds := cohortBuilds(cohorts)
+	if err := p.overrides(ctx, in, builds); err != nil {
+		return nil, err
+	}
 	return &distributor.Build{
 		Commit: Commit(p.rendered.Identity), Evaluator: eval.EvaluatorVersion, Settings: p.opts.Settings(),
-		Policy: p.rendered.Policy, Source: p.rendered.Source, Cohorts: cohortBuilds(cohorts),
+		Policy: p.rendered.Policy, Source: p.rendered.Source, Cohorts: builds,
 	}, nil
 }
 
@@ -117,34 +121,43 @@ func standing(in distributor.BuildInput) pipeline.Standing {
 		if st == nil {
 			return nil, nil
 		}
-		stood := &pipeline.Stood{
-			Content:  pipeline.Content{Content: st.Content, Content0: st.Content0, Evidence: st.Evidence},
-			Variants: map[string]pipeline.Content{},
-			Index: func(ctx context.Context, host string) (*bundle.Index, error) {
-				index, err := in.Index(ctx, cohort, host)
-				if err != nil {
-					return nil, fmt.Errorf("what stands: %w", err)
-				}
-				return index, nil
-			},
-		}
-		for _, v := range st.Variants {
-			stood.Variants[v.Host] = pipeline.Content{Content: v.Content, Content0: v.Content0, Evidence: v.Evidence}
-		}
-		return stood, nil
+		return stood(st, func(ctx context.Context, host string) (*bundle.Index, error) { return in.Index(ctx, cohort, host) }), nil
 	}
+}
+
+// stood is a statement that stands, as the pipeline looks at it. The statement's variants are in it.
+func stood(st *manifest.Statement, index func(context.Context, string) (*bundle.Index, error)) *pipeline.Stood {
+	out := &pipeline.Stood{
+		Content:  pipeline.Content{Content: st.Content, Content0: st.Content0, Evidence: st.Evidence},
+		Variants: map[string]pipeline.Content{},
+		Index: func(ctx context.Context, host string) (*bundle.Index, error) {
+			index, err := index(ctx, host)
+			if err != nil {
+				return nil, fmt.Errorf("what stands: %w", err)
+			}
+			return index, nil
+		},
+	}
+	for _, v := range st.Variants {
+		out.Variants[v.Host] = pipeline.Content{Content: v.Content, Content0: v.Content0, Evidence: v.Evidence}
+	}
+	return out
 }
 
 func cohortBuilds(cohorts map[string]pipeline.Cohort) map[string]distributor.CohortBuild {
 	builds := map[string]distributor.CohortBuild{}
 	for name, c := range cohorts {
-		b := distributor.CohortBuild{
-			Blocked: c.Blocked, Same: c.Same, Index: bundle.Index{Services: c.Services}, Files: c.Files, Evidence: c.Evidence, Content0: c.Content0, Inputs: c.Inputs,
-		}
-		for _, v := range c.Variants {
-			b.Variants = append(b.Variants, distributor.VariantBuild{Host: v.Host, Index: bundle.Index{Services: v.Services}, Files: v.Files, Evidence: v.Evidence, Content0: v.Content0})
-		}
-		builds[name] = b
+		builds[name] = cohortBuild(c)
 	}
 	return builds
+}
+
+func cohortBuild(c pipeline.Cohort) distributor.CohortBuild {
+	b := distributor.CohortBuild{
+		Blocked: c.Blocked, Same: c.Same, Index: bundle.Index{Services: c.Services}, Files: c.Files, Evidence: c.Evidence, Content0: c.Content0, Inputs: c.Inputs,
+	}
+	for _, v := range c.Variants {
+		b.Variants = append(b.Variants, distributor.VariantBuild{Host: v.Host, Index: bundle.Index{Services: v.Services}, Files: v.Files, Evidence: v.Evidence, Content0: v.Content0})
+	}
+	return b
 }
