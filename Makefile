@@ -2,12 +2,15 @@
 GO      ?= go
 BIN     := bin
 FUZZ    ?= 5s
+SEEDS   ?= 60
+FIRST   ?= 1
+HOSTS   ?= 50
 VERSION ?= 0.1.0-dev
 LDFLAGS := -s -w -X github.com/muster-config/muster/cmd/internal/cli.Version=$(VERSION)
 export CGO_ENABLED ?= 0
 
 .DEFAULT_GOAL := demo
-.PHONY: help demo test build race lint fuzz bench cases vectors fmt vet tidy check clean tools
+.PHONY: help demo test build cross race lint fuzz bench rates cases sim mutants vectors fmt vet tidy check clean tools
 
 help:              ## these targets
 	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{printf "  %-8s %s\n", $$1, $$2}'
@@ -18,8 +21,11 @@ demo: build        ## the whole system on this machine, with a story (ARGS=--exi
 test:              ## all tests; the few that need more than Go, git and make say so loudly when they skip
 	sh .ci/test
 
-build:             ## bin/muster, bin/muster-agent, bin/muster-collector: static binaries
-	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/muster ./cmd/muster-agent ./cmd/muster-collector
+build:             ## bin/muster, bin/muster-agent, bin/muster-collector, bin/muster-fleet: static binaries
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/muster ./cmd/muster-agent ./cmd/muster-collector ./cmd/muster-fleet
+
+cross:             ## what builds for other systems: the CLI for macOS and Windows, the agent for arm64
+	sh .ci/cross
 
 race:              ## all tests under the race detector (needs gcc)
 	sh .ci/test race
@@ -33,8 +39,18 @@ fuzz:              ## every fuzz target for FUZZ each (5s)
 bench: build       ## figures beside a peer, in one run
 	$(GO) run ./cmd/internal/bench $(ARGS)
 
+rates:             ## docs/rates.md: how often gates are wrong, over 10,000 simulated rollouts a case (ARGS="-n 500": fewer)
+	$(GO) run ./cmd/internal/rates -o docs/rates.md $(ARGS)
+
 cases:             ## which known fault is covered by which test, with its result (CASES=dir of the list)
 	$(GO) run ./testdata/cases $(CASES)
+
+sim:               ## a simulated fleet in which everything goes wrong (SEEDS=60 FIRST=1 HOSTS=50; RACE=-race)
+	CGO_ENABLED=$(if $(RACE),1,$(CGO_ENABLED)) $(GO) test -c $(RACE) -o $(BIN)/sim.test ./cmd/internal/sim
+	$(BIN)/sim.test -test.run '^TestSeeds$$' -test.timeout 24h -sim.seeds=$(SEEDS) -sim.first=$(FIRST) -sim.hosts=$(HOSTS)
+
+mutants:           ## break the rollout's rules one by one, each must be noticed (ARGS=-only=NAME)
+	$(GO) run ./testdata/mutants $(ARGS)
 
 vectors:           ## write the golden vectors anew; read the diff
 	MUSTER_UPDATE=1 $(GO) test ./distributor/...

@@ -111,7 +111,7 @@ func (r *Rendered) inputs() string {
 		Evaluator string   `json:"evaluator"`
 		Settings  string   `json:"settings"`
 		Overrides []string `json:"overrides"`
-	}{r.Identity.Tree, eval.EvaluatorVersion, r.opts.Settings(), []string{}})
+	}{r.Identity.Tree, eval.EvaluatorVersion, r.opts.Settings(), r.overridden()})
 }
 
 // assembly puts the bundles of one epoch together.

@@ -61,6 +61,10 @@ func (c *comparison) fleetHosts(opts Options) {
 		x.listed = map[string]fleetHosts{}
 		for name, policy := range x.Policy.Cohorts {
 			x.listed[name] = hostsOf(name, policy.Hosts, list)
+			if n, known := opts.Expected[name], x.listed[name]; n > known.Max && len(known.named) > 0 {
+				known.Count = Count{n, n, []string{}}
+				x.listed[name] = known
+			}
 			if _, ok := c.hosts[name]; !ok {
 				c.hosts[name] = x.listed[name]
 			}

@@ -43,6 +43,8 @@ func SideOf(r *pipeline.Rendered) Side {
 type Options struct {
 	// Inventory, if not nil, is used in place of the fleet's own inventory file.
 	Inventory []inventory.Host
+	// Expected are cohorts of which more hosts are expected than Inventory names.
+	Expected map[string]int
 }
 
 // Kind of a change.
