@@ -140,7 +140,7 @@ func (s *story) steer(ctx context.Context, group *errgroup.Group, c *collector.C
 	if err != nil {
 		return err
 	}
-	controller := &rollout.Controller{Store: by.Store, Signer: by.Signer, Seen: c, Gates: keeper, By: "muster demo", Log: slog.New(slog.DiscardHandler)}
+	controller := &rollout.Controller{Store: by.Store, Signer: by.Signer, Seen: c, Gates: c.Overhear(keeper), Waits: c.Waits, By: "muster demo", Log: slog.New(slog.DiscardHandler)}
 	s.inWaves = func() {
 		group.Go(func() error { return keeper.Run(ctx) })
 		group.Go(func() error { return controller.Run(ctx) })
