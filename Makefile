@@ -46,7 +46,7 @@ cases:             ## which known fault is covered by which test, with its resul
 	$(GO) run ./testdata/cases $(CASES)
 
 sim:               ## a simulated fleet in which everything goes wrong (SEEDS=60 FIRST=1 HOSTS=50; RACE=-race)
-	CGO_ENABLED=$(if $(RACE),1,$(CGO_ENABLED)) $(GO) test -c $(RACE) -o $(BIN)/sim.test ./cmd/internal/sim
+	CGO_ENABLED=$(if $(RACE),1,$(CGO_ENABLED)) $(GO) test -c -tags simulation $(RACE) -o $(BIN)/sim.test ./cmd/internal/sim
 	$(BIN)/sim.test -test.run '^TestSeeds$$' -test.timeout 24h -sim.seeds=$(SEEDS) -sim.first=$(FIRST) -sim.hosts=$(HOSTS)
 
 mutants:           ## break the rollout's rules one by one, each must be noticed (ARGS=-only=NAME)

@@ -224,6 +224,9 @@ func (a *Agent) swap(ctx context.Context, want target, s *Staged, repair bool) e
 	if a.cur != nil && !repair && a.cur.Content != "" {
 		t.From, t.Was = a.cur.Dir, a.st.Running
 	}
+	if a.view != nil {
+		t.Base = baseline(a.view.Manifest.Rollout)
+	}
 	a.before(ctx, t, s)
 	before, owedBefore := a.st.Trial, maps.Clone(a.st.Owed)
 	a.st.Trial = t

@@ -119,3 +119,35 @@ func TestBackToLastKnownGood(t *testing.T) {
 	}
 	r.sound(2)
 }
+
+// A host that has not come to know that the rollout of the baseline is done goes back to the baseline all the same, and not to what was before: that would be a third release in the cohort.
+func TestBackToBaseline(t *testing.T) {
+	for name, watched := range map[string]bool{"rolled out": false, "watched": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, "checkout")
+			for _, text := range []string{"1", "2", "3"} {
+				r.world.Release(files{"checkout/checkout.yaml": text})
+			}
+			r.world.Assign(1)
+			r.confirmed(1)
+			r.world.Assign(2, canary(1)) // it never hears that this one is done
+			r.confirmed(2)
+			if got := goodDir(t, r); !strings.HasPrefix(got, "1-") {
+				t.Fatalf("the last known good is %q", got)
+			}
+			r.world.Assign(3, canary(2), func(m *manifest.Manifest) {
+				if watched {
+					m.Rollout.Baseline, m.Rollout.Fallback, m.Rollout.Phase = 3, 2, manifest.PhaseDone
+				}
+			})
+			r.edit("checkout", func(c *agent.ServiceConfig) {
+				c.Reload = []string{"/bin/sh", "-c", `[ "$MUSTER_EPOCH" != 3 ] || exit 1; ` + r.procs["checkout"].Hook[2]}
+			})
+			res, err := r.once()
+			if err == nil || res.Running != 2 || res.Desired != 3 {
+				t.Fatalf("%+v, %v; want it back at 2", res, err)
+			}
+			r.sound(2)
+		})
+	}
+}

@@ -132,9 +132,21 @@ func (a *Agent) swapBack(ctx context.Context, t *trial) error {
 	return a.returned(ctx)
 }
 
+// baseline is the epoch to which a failure of a rollout sends its hosts back.
+func baseline(ro manifest.Rollout) uint64 {
+	if ro.Fallback != 0 {
+		return ro.Fallback
+	}
+	return ro.Baseline
+}
+
 // lastGood is the last known good, if it is another release than the one before the trial, and lies on the disk as it was signed: what ran before a trial may have been a canary that was on
-// trial itself, or an override.
+// trial itself, or an override. If it was the baseline, to which the other hosts go back as well, that is the place, though this host may not have come to know that it is good: a cohort
+// has never more than two releases.
 func (a *Agent) lastGood(ctx context.Context, t *trial) *Staged {
+	if t.Was != nil && t.Was.Override == "" && t.Base != 0 && t.Was.Epoch == t.Base {
+		return nil
+	}
 	if a.st.GoodTarget == nil || a.st.Good == "" || a.st.Good == t.From || a.st.Good == t.To {
 		return nil
 	}

@@ -2,8 +2,6 @@ package agent
 
 import (
 	"fmt"
-	"math"
-	"strconv"
 	"time"
 
 	"github.com/muster-config/muster/distributor/manifest"
@@ -24,11 +22,6 @@ func forward(r manifest.Resolution, ro manifest.Rollout) bool {
 	return byWave && underWay && r.Epoch() == ro.Target
 }
 
-// share is the part of the spread after which a host takes an epoch. Its ring is another than the waves': there the hosts of the first wave are neighbours.
-func share(host string, epoch uint64) float64 {
-	return float64(manifest.Point("spread/"+strconv.FormatUint(epoch, 10), host)) / math.Exp2(64)
-}
-
 // early says whether the host's turn to take what is assigned is still to come. The wait counts from the order that first told this host, also for a host that was away; by this
 // host's clock alone it is never longer than its share of the spread.
 func (a *Agent) early(r manifest.Resolution, want target, h how) bool {
@@ -43,7 +36,7 @@ func (a *Agent) early(r manifest.Resolution, want target, h how) bool {
 		if m.Issued.Before(now) {
 			from = m.Issued
 		}
-		a.st.Turn = &turn{Key: want.key(), At: from.Add(time.Duration(share(a.cfg.Host, want.Epoch) * float64(spread))).UTC()}
+		a.st.Turn = &turn{Key: want.key(), At: from.Add(time.Duration(manifest.Turn(a.cfg.Host, want.Epoch) * float64(spread))).UTC()}
 		a.dirty = true
 	}
 	// A clock that was set back does not make the wait longer.

@@ -84,6 +84,7 @@ func (t target) is(in *Installed) bool {
 type trial struct {
 	From    string   `json:"from"` // directory that was current before, and where a failure goes back to; "": nowhere
 	Was     *target  `json:"was,omitempty"`
+	Base    uint64   `json:"base,omitempty"` // epoch to which the order that brought the target sends its hosts back; 0: not known
 	To      string   `json:"to"`
 	Target  *target  `json:"target,omitempty"`
 	Waits   []string `json:"waits"`             // services that get the whole window to confirm: their files changed

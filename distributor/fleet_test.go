@@ -43,16 +43,18 @@ var (
 	rootKey    = newSigner("root")
 	releaseKey = newSigner("release")
 	rolloutKey = newSigner("rollout")
+
+	operatorKey = newSigner("operator") // may act on all cohorts but lab, for two hours
 )
 
 func keyring(t testing.TB, repo string) []byte {
 	t.Helper()
 	env, err := manifest.Seal(manifest.KindKeyring, manifest.Keyring{
 		V: 1, Repo: repo, Version: 1, Era: 1, Issued: start,
-		Keys: map[string]manifest.PublicKey{rootKey.KeyID(): rootKey.public("root"), releaseKey.KeyID(): releaseKey.public("release"), rolloutKey.KeyID(): rolloutKey.public("rollout")},
+		Keys: map[string]manifest.PublicKey{rootKey.KeyID(): rootKey.public("root"), releaseKey.KeyID(): releaseKey.public("release"), rolloutKey.KeyID(): rolloutKey.public("rollout"), operatorKey.KeyID(): operatorKey.public("operator")},
 		Roles: manifest.Roles{
 			Root:    manifest.RootRole{Keys: []string{rootKey.KeyID()}, Threshold: 1},
-			Release: []manifest.ReleaseRole{{Key: releaseKey.KeyID()}}, Rollout: []string{rolloutKey.KeyID()}, Operator: []manifest.OperatorRole{},
+			Release: []manifest.ReleaseRole{{Key: releaseKey.KeyID()}}, Rollout: []string{rolloutKey.KeyID()}, Operator: []manifest.OperatorRole{{Key: operatorKey.KeyID(), Cohorts: []string{"eu", "us"}, MaxTTL: "2h"}},
 		},
 	}, rootKey)
 	if err != nil {
@@ -157,6 +159,9 @@ func (h *history) job(id string) *distributor.Job {
 			b.Source = []bundle.File{{Path: "fleet/fleet.cue", Mode: 0o644, Data: fmt.Append(nil, c.cohorts, c.hosts)}}
 			for name := range c.cohorts {
 				built, err := c.build(ctx, in, name)
+				if err == nil && !built.Same && built.Blocked == "" {
+					built.Overridden, err = c.overridden(ctx, in, name)
+				}
 				if err != nil {
 					return nil, err
 				}

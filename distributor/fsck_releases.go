@@ -326,7 +326,7 @@ func (f *fsck) readHeads(ctx context.Context) error {
 		}
 		_, view, err := f.trust.AcceptHead(cohort, data, f.now)
 		if err != nil {
-			f.problem(info.Key, "restore it from "+manifest.PrefixHistory+cohort+"/, the copy with the highest order", "%v", err)
+			f.problem(info.Key, "remove it, and let "+refresh(cohort)+" restore its newest copy", "%v", err)
 			continue
 		}
 		f.report.Checked.Heads++
@@ -337,6 +337,9 @@ func (f *fsck) readHeads(ctx context.Context) error {
 	}
 	return nil
 }
+
+// refresh is the command that restores a head.
+func refresh(cohort string) string { return "`muster rollout refresh " + cohort + "`" }
 
 // history checks the copies of heads, and that no head is behind its copies.
 func (f *fsck) history(ctx context.Context) error {
@@ -379,14 +382,14 @@ func (f *fsck) history(ctx context.Context) error {
 		switch {
 		case head == nil:
 			if !slices.ContainsFunc(f.report.Problems, func(p Problem) bool { return p.Key == key }) {
-				f.problem(key, nextRepublish, "is missing, and there were %s of it", highest[cohort])
+				f.problem(key, refresh(cohort)+" restores its newest copy", "is missing, and there were %s of it", highest[cohort])
 			}
 		case head.Mark().Compare(highest[cohort]) < 0:
 			// A head that moved on since readHeads is not behind.
 			if data, ok, err := f.get(ctx, key, manifest.MaxHeadBytes, nextRepublish); err != nil {
 				return err
 			} else if _, again, err := f.trust.AcceptHead(cohort, data, f.now); ok && (err != nil || again.Mark().Compare(highest[cohort]) < 0) {
-				f.problem(key, nextRepublish, "went back: it is %s, and there is a copy of %s; hosts refuse it", head.Mark(), highest[cohort])
+				f.problem(key, refresh(cohort)+" restores its newest copy", "went back: it is %s, and there is a copy of %s; hosts refuse it", head.Mark(), highest[cohort])
 			}
 		}
 	}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"reflect"
 	"slices"
 	"time"
 
@@ -69,24 +67,18 @@ func (r *reader) carried(_ context.Context, newest *verified, cohort string) (li
 	return list, nil
 }
 
-// onlyOverrides refuses a release of kind override that says something else than the one before it, its overridden statements apart: an operator key is for these, and not for what is
-// published or how it is rolled out.
+// onlyOverrides holds a release of kind override, and those before it, to what an operator key may say.
 func (r *reader) onlyOverrides(ctx context.Context, rel *verified) error {
 	for rel.Kind == manifest.ReleaseOverride {
 		before, err := r.before(ctx, rel.Epoch)
-		switch {
-		case err != nil:
+		if err != nil {
 			return err
-		case before == nil:
-			return fmt.Errorf("%w: release %d is an override, and nothing was released before it", errJunk, rel.Epoch)
-		case rel.Prev != before.digest || rel.Commit != before.Commit || rel.Tree != before.Tree || rel.Settings != before.Settings || rel.Source != before.Source ||
-			!reflect.DeepEqual(rel.Policy, before.Policy) || !slices.Equal(slices.Sorted(maps.Keys(rel.Cohorts)), slices.Sorted(maps.Keys(before.Cohorts))):
-			return fmt.Errorf("%w: release %d is an override, and changes more than an override may", errJunk, rel.Epoch)
 		}
-		for name, part := range rel.Cohorts {
-			if was := before.Cohorts[name]; part.Epoch != was.Epoch || (part.State == manifest.StateBlocked) != (was.State == manifest.StateBlocked) {
-				return fmt.Errorf("%w: release %d is an override, and says that epoch %d stands for cohort %s, not %d", errJunk, rel.Epoch, part.Epoch, name, was.Epoch)
-			}
+		if before == nil {
+			return fmt.Errorf("%w: %w", errJunk, manifest.OnlyOverrides(rel.Release, nil, ""))
+		}
+		if err := manifest.OnlyOverrides(rel.Release, before.Release, before.digest); err != nil {
+			return fmt.Errorf("%w: %w", errJunk, err)
 		}
 		rel = before
 	}

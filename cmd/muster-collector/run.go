@@ -32,7 +32,9 @@ func runCmd(stdout, stderr io.Writer) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run --config FILE",
 		Short: "run until SIGTERM or SIGINT; SIGHUP reads the tokens file again",
-		Args:  cli.NoArgs,
+		Long: `Runs the collector that FILE, a collector.yaml, describes, until SIGTERM or SIGINT;
+SIGHUP reads the tokens file again. docs/rollouts.md lists the file's keys.`,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if path == "" {
 				return cli.Fail(cli.Usage, "give --config /etc/muster/collector.yaml", "--config is missing")
@@ -83,7 +85,7 @@ func serve(ctx context.Context, path string, stdout, stderr io.Writer) error {
 	if signer != nil {
 		deps.Steering = &collector.Steering{Store: st, Signer: signer}
 	}
-	gates, err := gate.NewKeeper(gate.Config{Prometheus: cfg.Prometheus})
+	gates, err := gate.NewKeeper(gate.Config{Prometheus: cfg.Prometheus, HTTPHosts: cfg.GateHosts})
 	if err != nil {
 		return cli.Fail(cli.Usage, "", "%s: %w", path, err)
 	}

@@ -25,7 +25,12 @@ They must be expected where the config repo says so: put them into hosts.list,
 
   muster-fleet run --hosts 200 --names
 
-prints them. Then, with a collector that runs:
+prints them. They keep nothing, so after a restart they are new hosts of old names, which a
+collector refuses until somebody says that they are the same:
+
+  muster hosts accept $(muster-fleet run --hosts 200 --names)
+
+With a collector that runs:
 
   muster-fleet run --hosts 200 --cohort prod-eu --keyring keyring.json \
       --collector http://127.0.0.1:7070 --metrics 127.0.0.1:9464

@@ -61,11 +61,11 @@ func (a *attribution) around(build distributor.BuildFunc) distributor.BuildFunc 
 	}
 }
 
-// mention fills in what can be found out quickly. A release never waits for it.
+// mention fills in what can be found out quickly. A release never waits for it, least of all for a limit.
 func (a *attribution) mention(ctx context.Context, b *distributor.Build, known map[string]*forge.Attribution) {
 	short, cancel := context.WithTimeout(ctx, attributing)
 	defer cancel()
-	at, err := a.of(short, b.Commit.ID, known)
+	at, err := a.of(forge.Hurry(short), b.Commit.ID, known)
 	if err != nil {
 		if ctx.Err() == nil {
 			a.warn("the release does not say how its commit came to the branch: " + forgeNote(err))
@@ -130,6 +130,9 @@ func told(commit, tip string, at *forge.Attribution) string {
 func (a *attribution) lacks(ctx context.Context, d demand, at *forge.Attribution) (string, error) {
 	if at.Number == 0 {
 		return "came without a pull request", nil
+	}
+	if at.ByHand != "" {
+		return at.ByHand, nil
 	}
 	if n := len(at.Approvers); n < d.approvals {
 		return fmt.Sprintf("has %s of what was merged, and needs %d", cli.Count(n, "approval"), d.approvals), nil

@@ -76,6 +76,21 @@ func TestDemands(t *testing.T) {
 	}
 }
 
+// TestB117Limited: a limit that is known is not waited for at all by a release that only mentions.
+func TestB117Limited(t *testing.T) {
+	w := newApprovals(t, "")
+	w.commit("tool", map[string]string{"services/tool/base.yaml": "x: 2\n"})
+	w.Before = func(forgetest.Call) *forgetest.Reply {
+		return &forgetest.Reply{Status: 429, Header: map[string]string{"Retry-After": "5"}}
+	}
+	w.Forget()
+	begin := time.Now()
+	w.published(0, "epoch 2", "the release does not say how its commit came to the branch")
+	if d := time.Since(begin); len(w.Calls()) != 1 || d > 5*time.Second {
+		t.Errorf("%d requests in %s", len(w.Calls()), d)
+	}
+}
+
 // slow is a forge that does not answer.
 type slow struct{}
 
@@ -223,6 +238,22 @@ func TestApprovals(t *testing.T) {
 	}
 	w.merged(5, map[string]string{"fleet/fleet.cue": strings.Replace(string(fleet), "require_approvals: 2, ", "", 1)}, "eve")
 	w.published(1, "has 1 approval of what was merged, and needs 2")
+}
+
+// A merge that somebody made by hand is not what was approved, whoever approved the head.
+func TestApprovalsByHand(t *testing.T) {
+	w := newApprovals(t, ", require_approvals: 1")
+	w.git(w.dir, "checkout", "-q", "-b", "topic")
+	head := w.commit("change 2", web(5))
+	w.git(w.dir, "checkout", "-q", "main")
+	w.git(w.dir, "merge", "-q", "--no-ff", "--no-commit", "topic")
+	merge := w.commit("merge", web(6)) // not what was approved
+	w.Open(forgetest.Pull{Number: 2, Author: "ana", Head: head, Commit: merge})
+	w.Review(2, "ben", "APPROVED", head)
+	w.Make(merge, forgetest.Made{By: "ana", Unsigned: true, Parents: []string{w.base, head}, Compared: "ahead"})
+	w.published(1, "cohort prod changes, and this commit (pull request 2) was made by hand of the head")
+	w.Make(merge, forgetest.Made{Parents: []string{w.base, head}, Compared: "ahead"})
+	w.published(0, "epoch 2")
 }
 
 // What cannot be asked is not taken, nor is it the commit's fault; where nothing is asked, GitHub holds nothing back.

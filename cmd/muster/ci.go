@@ -150,6 +150,9 @@ func (c *ci) judge(ctx context.Context, e *forge.Event) (*judged, error) {
 	if err != nil {
 		return nil, err
 	}
+	if base == e.Head {
+		j.notes = append(j.notes, "there is nothing before this commit to compare it with: it was only validated")
+	}
 	opts, notes := c.hosts(ctx)
 	j.notes = append(j.notes, notes...)
 	side := c.eval
@@ -194,7 +197,17 @@ func (c *ci) base(ctx context.Context, repo *source.Repo, e *forge.Event, merge 
 				return with, nil
 			}
 		}
-		with = e.Head + "^1" // a new branch, or one that was rewritten
+		if e.Main != "" { // a new branch: what it changes against the default branch
+			for _, rev := range []string{"refs/remotes/origin/" + e.Main, "refs/heads/" + e.Main} {
+				if base, err := repo.MergeBase(ctx, rev, e.Head); err == nil && base != e.Head {
+					return base, nil
+				}
+			}
+		}
+		if head, err := repo.Commit(e.Head); err == nil && len(head.Identity().Parents) == 0 {
+			return e.Head, nil // the first commit: judge says so
+		}
+		with = e.Head + "^1" // a new default branch, or one that was rewritten
 	}
 	base, err := repo.MergeBase(ctx, with, e.Head)
 	if errors.Is(err, source.ErrShallow) || errors.Is(err, source.ErrNoRev) {

@@ -144,6 +144,13 @@ func TestB124CIEvents(t *testing.T) {
 	if len(w.Comments(7, "")) != 0 {
 		t.Error("a push made a comment")
 	}
+	// A new branch is compared with the default branch, however many commits it has; the first commit of all with nothing.
+	w.git(w.dir, "checkout", "-q", "-b", "long", w.head)
+	longer := w.commit("more", map[string]string{"README.md": "more"})
+	for _, tt := range [][2]string{{longer, "1 value in 1 service"}, {strings.TrimSpace(w.git(w.dir, "rev-list", "--max-parents=0", "HEAD")), "there is nothing before this commit"}} {
+		w.event = map[string]any{"ref": "refs/heads/long", "before": zeros, "after": tt[0], "repository": map[string]any{"full_name": forgetest.Repo, "default_branch": "main"}}
+		w.wants(w.run(), 0, tt[1])
+	}
 	// The same delivery twice makes the same check again, and nothing else.
 	if got := w.Checks(w.head); len(got) != 4 {
 		t.Errorf("%d checks", len(got))

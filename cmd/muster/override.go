@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"github.com/muster-config/muster/cmd/internal/cli"
 	"github.com/muster-config/muster/cmd/internal/keydir"
 	"github.com/muster-config/muster/distributor"
+	"github.com/muster-config/muster/distributor/api"
 	"github.com/muster-config/muster/distributor/keys"
 	"github.com/muster-config/muster/distributor/manifest"
 	"github.com/muster-config/muster/distributor/rollout"
@@ -124,6 +126,33 @@ func overrideEntries(found []distributor.Found) []overrideEntry {
 	return list
 }
 
+// printOverrides names the overrides that act on cohorts, or on one: whoever looks at what runs must know of them first.
+func printOverrides(w io.Writer, st *api.Status, only string, now time.Time) {
+	for _, name := range slices.Sorted(maps.Keys(st.Cohorts)) {
+		if only != "" && name != only {
+			continue
+		}
+		for _, o := range st.Cohorts[name].Overrides {
+			where := name
+			if len(o.Hosts) > 0 {
+				where = cli.Names(o.Hosts, 3) + " of " + name
+			}
+			age := now.Sub(o.Created)
+			text := fmt.Sprintf("override %s acts on %s since %s until %s, by %s: %s", o.ID, where, cli.Elapsed(age), o.NotAfter.UTC().Format(time.RFC3339), o.Author, o.Reason)
+			switch {
+			case o.Ending:
+				text += "; it is taken from its hosts in steps"
+			case age > overrideNag:
+				text += "; it is over a day old: bring what it says into the config repo, and end it"
+			}
+			fmt.Fprintln(w, cli.Printable(text))
+		}
+	}
+}
+
+// overrideNag is the age from which on an override is no emergency any more.
+const overrideNag = 24 * time.Hour
+
 func servicesOf(patches []manifest.Patch) []string {
 	names := []string{}
 	for _, p := range patches {
@@ -178,7 +207,7 @@ secrets.`,
 				if len(e.Under) > 0 {
 					fmt.Fprintf(a.out, "%s on %s: %s lies above it; on one path the newer wins\n", e.ID, e.Cohort, cli.Names(e.Under, 3))
 				}
-				if age := now.Sub(e.Created); age > 24*time.Hour {
+				if age := now.Sub(e.Created); age > overrideNag {
 					fmt.Fprintf(a.out, "%s on %s is %s old: bring what it says into the config repo, and end it\n", e.ID, e.Cohort, cli.Elapsed(age))
 				}
 			}

@@ -66,7 +66,7 @@ func (p *publishing) openForge(cmd *cobra.Command) error {
 func (p *publishing) attributed(repo *source.Repo, build distributor.BuildFunc) distributor.BuildFunc {
 	a := &attribution{branch: p.watch.branch, repo: repo, warn: func(text string) { fmt.Fprintf(p.errOut, "muster: warning: %s\n", cli.Printable(text)) }}
 	if p.github != nil {
-		a.forge = p.github
+		a.forge = p.github.Aside() // not behind what is told of deliveries, which may wait for a limit
 	}
 	return a.around(build)
 }

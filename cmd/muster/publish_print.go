@@ -51,7 +51,7 @@ func (p *publishing) printPublished(res *distributor.Result, commit distributor.
 	}
 	cli.PrintTable(p.out, rows)
 	if len(res.Waiting) > 0 && !p.now {
-		fmt.Fprintf(p.errOut, "muster: note: a rollout controller takes it from here (`rollout_key` in collector.yaml, or `muster rollout run`): `muster rollout status %s` shows how far it is; publish --rollout=now assigns at once\n", res.Waiting[0])
+		fmt.Fprintf(p.errOut, "muster: note: a rollout controller takes it from here (`rollout_key` in collector.yaml, or `muster rollout run`): `muster rollout status %s` shows how far it is, and what it waits for: a rollout under way, and its watch, end first; publish --rollout=now assigns at once\n", res.Waiting[0])
 	}
 	for _, name := range res.Blocked {
 		fmt.Fprintln(p.out, cli.Printable(blockedLine(name, res.Cohorts[name].Epoch, res.Cohorts[name].Reason)))

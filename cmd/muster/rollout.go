@@ -23,7 +23,8 @@ or the one that --wave names. What was rolled back meanwhile is refused.`},
 halts the cohort: no release goes out to it until somebody reverts in the config
 repo what the release changed, or resumes.`},
 		{rollout.Supersede, "let the newest release take the place of the one under way now", `A newer release waits until the rollout under way has ended. This ends the waiting:
-the newest release takes the place of the one under way, from its first wave on.`},
+the hosts that have the one under way go back to the baseline, then the newest release
+begins with its first wave. --epoch names the one under way, not the one that comes.`},
 		{rollout.Refresh, "sign the order anew, as it is", `Signs the cohort's order anew, as it is, so that nobody takes it for stale. A rollout
 controller does that every hour by itself.`},
 	}

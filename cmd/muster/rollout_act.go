@@ -167,10 +167,14 @@ not fit where the rollout stands exits with 1; 3 when somebody else was first.`,
 	}
 	s.flags(cmd)
 	cmd.Flags().StringVar(&q.Reason, "reason", "", "why, for those who ask later")
-	cmd.Flags().Uint64Var(&q.Epoch, "epoch", 0, "only if this epoch is under way")
+	epoch := "only if this epoch is under way"
+	if kind == rollout.Supersede {
+		epoch = "only if this epoch is the one under way, whose place is taken"
+	}
+	cmd.Flags().Var(fromOne[uint64]{to: &q.Epoch}, "epoch", epoch)
 	switch kind {
 	case rollout.Approve:
-		cmd.Flags().IntVar(&q.Wave, "wave", 0, "the wave to approve, also before it waits")
+		cmd.Flags().Var(fromOne[int]{to: &q.Wave}, "wave", "the wave to approve, also before it waits")
 	case rollout.Freeze:
 		cmd.Flags().StringVar(&until, "until", "", "its end: a time (2026-12-01T08:00:00Z), or a duration from now (48h)")
 	}
@@ -184,7 +188,13 @@ func (s *steering) ask(ctx context.Context, cohort string, kind rollout.ActionKi
 		return nil, err
 	}
 	defer c.Close()
-	return c.Act(ctx, cohort, string(kind), q)
+	done, err := c.Act(ctx, cohort, string(kind), q)
+	if errors.Is(err, api.ErrNotFound) || errors.Is(err, api.ErrNoCohort) {
+		if kerr := cohortKnown(ctx, c, cohort); kerr != nil {
+			return nil, kerr
+		}
+	}
+	return done, err
 }
 
 // write does it in the store, and tells the collector, if one is named.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -69,11 +70,11 @@ func (a *app) runController(ctx context.Context, s *steering, prometheus string)
 	}
 	log := slog.New(slog.NewTextHandler(a.errOut, nil))
 	// A collector that nobody reports to: it reads the store, and judges no host.
-	c, err := collector.New(collector.Config{Store: o.store.URL(), Poll: readEvery}, collector.Deps{Store: readOnly{o.store}, Keyring: o.keyring, Log: log})
+	c, err := collector.New(collector.Config{Store: o.store.URL(), Poll: readEvery}, collector.Deps{Store: readOnly{o.store}, Keyring: o.keyring, Log: log, Aside: true})
 	if err != nil {
 		return err
 	}
-	keeper, err := gate.NewKeeper(gate.Config{Prometheus: prometheus})
+	keeper, err := gate.NewKeeper(gate.Config{Prometheus: prometheus, Setting: "this controller was not given one: give `muster rollout run` --prometheus URL"})
 	if err != nil {
 		return errors.Join(cli.Fail(cli.Usage, "give it as http://prometheus:9090", "--prometheus: %w", err), c.Close())
 	}
@@ -92,7 +93,7 @@ type elsewhere struct {
 	client *api.Client
 	store  store.Reader
 	log    *slog.Logger
-	silent bool
+	silent atomic.Bool
 }
 
 // Cohort is the head as the store has it, and the hosts as the collector judges them. Under another head they say nothing: the mark tells.
@@ -124,7 +125,7 @@ func (e *elsewhere) Cohort(ctx context.Context, cohort string) (*manifest.View, 
 // hand orders over is not asked again.
 func (e *elsewhere) Wrote(cohort string) {
 	e.Collector.Wrote(cohort)
-	if e.silent {
+	if e.silent.Load() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
@@ -134,7 +135,7 @@ func (e *elsewhere) Wrote(cohort string) {
 		return // the collector reads it by itself
 	}
 	if err := e.client.PutHead(ctx, cohort, obj.Data); errors.Is(err, api.ErrDenied) {
-		e.silent = true
+		e.silent.Store(true)
 		e.log.Info("the token may not hand orders over: hosts hear of them when the collector reads the store; one with the role operator is faster", "err", err)
 	}
 }

@@ -55,7 +55,7 @@ those that the collector wrote down there; or as many as --hosts says.`,
 	}
 	e.flags(cmd)
 	f := cmd.Flags()
-	f.IntVar(&s.hosts, "hosts", 0, "how many hosts, instead of those that are known")
+	f.Var(fromOne[int]{to: &s.hosts, most: 10_000}, "hosts", "how many hosts, instead of those that are known")
 	f.StringVar(&s.list, "inventory", "", "a CSV file of hosts (host,cohort,LABEL…)")
 	f.StringVar(&s.storeURL, "store", "", "the store in which the collector wrote who is there")
 	f.StringVar(&s.begin, "begin", "", "when the release is published; windows go by it (default now)")
@@ -63,7 +63,8 @@ those that the collector wrote down there; or as many as --hosts says.`,
 	f.StringVar(&s.refuse, "refuse", "0%", "share of the hosts that refuse the release")
 	f.StringVar(&s.back, "roll-back", "0%", "share of the hosts that take it and go back by themselves")
 	f.StringVar(&s.mute, "silence", "0%", "share of the hosts that fall silent with it")
-	f.IntVar(&s.runs, "runs", 100, "how often, with other hosts failing each time")
+	s.runs = 100
+	f.Var(fromOne[int]{to: &s.runs, most: 10_000}, "runs", "how often, with other hosts failing each time")
 	f.Uint64Var(&s.seed, "seed", 1, "of the first run")
 	f.Float64Var(&s.events, "events", 10, "requests of a host in a second, for what gates can see")
 	f.StringVar(&s.base, "base", "0.1%", "share of them that is bad while all is well")
@@ -127,10 +128,6 @@ func (a *app) simulate(ctx context.Context, cohort string, e evaluation, s simul
 		}
 	}
 	switch {
-	case s.runs < 1 || s.runs > 10_000:
-		return cli.Fail(cli.Usage, "", "--runs %d is not 1 to 10,000", s.runs)
-	case s.hosts < 0 || s.hosts > 10_000:
-		return cli.Fail(cli.Usage, "", "--hosts %d is not 1 to 10,000", s.hosts)
 	case s.apply <= 0 || s.apply > time.Hour:
 		return cli.Fail(cli.Usage, "", "--apply %s is not above 0, and at most 1h", s.apply)
 	case s.events <= 0:

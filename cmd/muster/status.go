@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -29,8 +30,9 @@ many of the expected hosts confirm that they run it. STATE is
 
 or where a rollout stands: idle, advancing, baking, awaiting approval, paused,
 rolling back, halted, with the wave of how many; "muster rollout status" says more.
-Stops and what ends them are named below the table. OTHERS counts the hosts that do not confirm, by verdict;
-"muster hosts" names them. In --json, "phase" is the rollout's own: "done" there
+Stops and what ends them are named below the table, emergency overrides above it. CONFIRMED counts the
+hosts that confirm this very epoch. OTHERS counts the rest: those that are told to run
+the baseline, and do, and the others by verdict; "muster hosts" names them. In --json, "phase" is the rollout's own: "done" there
 says that the release is assigned to all hosts, not that they run it.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -59,13 +61,14 @@ says that the release is assigned to all hosts, not that they run it.`,
 				fmt.Fprintln(a.out, "no cohort yet: nothing was published to the collector's store")
 				return nil
 			}
+			printOverrides(a.out, st, "", time.Now())
 			rows := [][]string{{"COHORT", "EPOCH", "STATE", "CONFIRMED", "OTHERS", "COMMIT", "SUBJECT"}}
 			var why []string
 			for _, name := range slices.Sorted(maps.Keys(st.Cohorts)) {
 				c := st.Cohorts[name]
 				rows = append(rows, []string{
-					name, fmt.Sprint(c.Target), stateOf(c), fmt.Sprintf("%s of %s", cli.Number(c.Verdicts[verdict.Confirmed]), cli.Number(c.Expected)),
-					otherVerdicts(c.Verdicts), cli.Short(c.Commit), c.Subject,
+					name, fmt.Sprint(c.Target), stateOf(c), fmt.Sprintf("%s of %s", cli.Number(confirming(c)), cli.Number(c.Expected)),
+					others(c), cli.Short(c.Commit), c.Subject,
 				})
 				switch {
 				case c.Stale || c.Verdicts[verdict.Unknown] > 0:
@@ -103,9 +106,22 @@ func stateOf(c api.Cohort) string {
 	return "assigned"
 }
 
-// otherVerdicts is "2 applying, 1 silent", or "-".
-func otherVerdicts(counts map[verdict.Code]int) string {
+// confirming is how many hosts confirm the target. While a rollout has not told all of them, or took it back, more confirm what they are told.
+func confirming(c api.Cohort) int {
+	n := c.Verdicts[verdict.Confirmed]
+	if c.Rollout != nil && c.Phase != manifest.PhaseDone {
+		return min(n, c.Rollout.Confirmed)
+	}
+	return n
+}
+
+// others is "47 at epoch 3, 2 applying, 1 silent", or "-".
+func others(c api.Cohort) string {
 	var parts []string
+	if n := c.Verdicts[verdict.Confirmed] - confirming(c); n > 0 {
+		parts = append(parts, fmt.Sprintf("%s at epoch %d", cli.Number(n), c.Baseline))
+	}
+	counts := c.Verdicts
 	for _, code := range slices.Sorted(maps.Keys(counts)) {
 		if code != verdict.Confirmed && counts[code] > 0 {
 			parts = append(parts, fmt.Sprintf("%s %s", cli.Number(counts[code]), code))

@@ -41,9 +41,15 @@ elsewhere it prints a line when something changed.
 With --verify the collector's word is not enough. The head and the release are
 checked against the keyring given, and each host's report against the host's own
 signature: it must say that exactly what the head assigns to the host runs and is
-confirmed, and that the host has seen this very head. Hosts of which only the
-collector says so are named as claimed. What that does not prove: that a host
-has not changed since it signed; that a key is that host's (the collector takes
+confirmed, and that the host has seen this very head. Which release that is, its
+cohorts, and the hosts that hosts.list names are taken from what was signed; each
+cohort must be proven by one host at least, and by as many as hosts.expect says at
+least. A host that the collector calls silent or retired must show a report from
+before the release. Hosts of which only the collector speaks are named as claimed.
+
+What that does not prove: that a host has not changed since it signed; that one
+called silent or retired did not report since (a collector can withhold that; with
+--strict the silent ones must confirm too); that a key is that host's (the collector takes
 the first one it hears; with --pins FILE the keys are remembered, and another one
 is refused from then on); and which hosts there are beyond those that the config
 repo lists by name. The head shown may be up to a day old.
@@ -83,15 +89,19 @@ reachable.`,
 			if a.json {
 				w.out, w.progress = io.Discard, plain(io.Discard)
 			}
+			if st, err := c.Status(cmd.Context()); err == nil { // what is wrong with the collector, the waiting tells
+				printOverrides(w.out, st, w.cohort, time.Now())
+			}
 			start := time.Now()
 			answer, err := w.run(cmd.Context())
 			var proof *verified
 			if err == nil && p.on {
 				// What is only late gets at least a few seconds: reports are handed out once they are written.
-				proof, err = p.run(cmd.Context(), answer, start.Add(max(w.timeout, 5*time.Second)), w.progress)
+				p.epoch, p.commit, p.cohort, p.strict = w.epoch, w.commit, w.cohort, w.strict
+				proof, err = p.run(cmd.Context(), start.Add(max(w.timeout, 5*time.Second)), w.progress)
 			}
 			w.progress.end()
-			proof.print(w.out, answer)
+			proof.print(w.out, w.epoch)
 			if answer == nil && a.json && cli.CodeOf(err) == cli.No {
 				answer = &api.Wait{Epoch: w.epoch, Never: w.never, Why: err.Error()} // there is no release
 			}
@@ -194,7 +204,7 @@ func (w *waiter) run(ctx context.Context) (*api.Wait, error) {
 	}
 }
 
-var errNotYet = errors.New("not released yet")
+var errNotYet = errors.New("not released yet, or the collector has not read it yet")
 
 func (w *waiter) notYet() string {
 	if w.commit != "" && w.epoch == 0 {

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"crypto/sha256"
@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -35,6 +36,12 @@ type prover struct {
 	keys, keyring string
 	pinsFile      string
 
+	// What is asked for: nothing of it is the collector's word. With a commit, the epoch is one that the collector found, and the signed release must be of that commit.
+	epoch  uint64
+	commit string
+	cohort string
+	strict bool
+
 	from  evidence
 	now   func() time.Time
 	trust manifest.TrustState
@@ -54,8 +61,16 @@ type evidence interface {
 // verified is the part of `wait --verify --json` that was checked.
 type verified struct {
 	Proven  int        `json:"proven"`
-	Claimed []unproven `json:"claimed"` // confirmed by the collector's word alone
+	Owed    int        `json:"owed"`    // what they signed last is older than the release, as far as the collector shows
+	Claimed []unproven `json:"claimed"` // of which only the collector says that they need not, or do, confirm
+	Lacking []lacking  `json:"lacking"` // cohorts that too few hosts prove
 	Pinned  bool       `json:"pinned"`  // identity keys were compared with those known before
+}
+
+// lacking is a cohort that is not proven, whatever its hosts say.
+type lacking struct {
+	Cohort string `json:"cohort"`
+	Why    string `json:"why"`
 }
 
 type unproven struct {
@@ -158,10 +173,10 @@ func (p *prover) writePins() error {
 	return nil
 }
 
-// run proves what g says, and tries again what may only be late until end.
-func (p *prover) run(ctx context.Context, g *api.Wait, end time.Time, say progress) (*verified, error) {
+// run proves that what was asked for is confirmed, and tries again what may only be late until end.
+func (p *prover) run(ctx context.Context, end time.Time, say progress) (*verified, error) {
 	for {
-		v, err := p.prove(ctx, g)
+		v, err := p.prove(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -170,16 +185,14 @@ func (p *prover) run(ctx context.Context, g *api.Wait, end time.Time, say progre
 		}
 		forged := slices.ContainsFunc(v.Claimed, func(u unproven) bool { return u.forged })
 		switch {
-		case len(v.Claimed) == 0 && v.Proven > 0:
+		case len(v.Claimed)+len(v.Lacking) == 0:
 			return v, nil
 		case forged:
-			return v, cli.Fail(cli.NotTrusted, "find out who reports as these hosts before anything else; `muster hosts` shows what the collector knows", "epoch %d: reports that are not their hosts' own: %s", g.Epoch, who(v.Claimed, true))
-		case !p.now().Before(end) && v.Proven == 0 && len(v.Claimed) == 0:
-			return v, cli.Fail(cli.No, "", "epoch %d: there is no host that could prove it", g.Epoch)
+			return v, cli.Fail(cli.NotTrusted, "find out who reports as these hosts before anything else; `muster hosts` shows what the collector knows", "epoch %d: reports that are not their hosts' own: %s", p.epoch, who(v.Claimed, true))
 		case !p.now().Before(end):
-			return v, cli.Fail(cli.No, "the collector says that they are confirmed; nothing that they signed does", "epoch %d is proven by %s, and only claimed of %s", g.Epoch, cli.Count(v.Proven, "host"), who(v.Claimed, false))
+			return v, cli.Fail(cli.No, "the collector says that it is confirmed; nothing that hosts signed does", "epoch %d is proven by %s, and %s", p.epoch, cli.Count(v.Proven, "host"), v.open())
 		}
-		say.line(fmt.Sprintf("epoch %d: proven by %s, not yet of %s", g.Epoch, cli.Count(v.Proven, "host"), who(v.Claimed, false)))
+		say.line(fmt.Sprintf("epoch %d: proven by %s, and %s", p.epoch, cli.Count(v.Proven, "host"), v.open()))
 		select {
 		case <-ctx.Done():
 			return v, ctx.Err()
@@ -188,27 +201,48 @@ func (p *prover) run(ctx context.Context, g *api.Wait, end time.Time, say progre
 	}
 }
 
+// open is what is not proven, in one line.
+func (v *verified) open() string {
+	var parts []string
+	if len(v.Claimed) > 0 {
+		parts = append(parts, "only claimed of "+who(v.Claimed, false))
+	}
+	if len(v.Lacking) > 0 {
+		var names []string
+		for _, l := range v.Lacking {
+			names = append(names, l.Cohort)
+		}
+		parts = append(parts, "by too few in cohort "+cli.Names(names, 10))
+	}
+	return strings.Join(parts, "; ")
+}
+
 // print says what was proven and what was not.
-func (v *verified) print(w io.Writer, g *api.Wait) {
+func (v *verified) print(w io.Writer, epoch uint64) {
 	if v == nil {
 		return
 	}
 	if v.Proven > 0 {
-		text := fmt.Sprintf("epoch %d is proven by the signatures of %s", g.Epoch, cli.Count(v.Proven, "host"))
+		text := fmt.Sprintf("epoch %d is proven by the signatures of %s", epoch, cli.Count(v.Proven, "host"))
+		if v.Owed > 0 {
+			text += fmt.Sprintf(", %s owed", cli.Number(v.Owed))
+		}
 		if !v.Pinned {
 			text += "; their keys are those that the collector shows (--pins FILE remembers them)"
 		}
 		fmt.Fprintln(w, text)
 	}
-	if len(v.Claimed) == 0 {
-		return
-	}
-	fmt.Fprintln(w, "only claimed:")
 	rows := [][]string{}
 	for _, u := range v.Claimed {
 		rows = append(rows, []string{"  " + u.Host, u.Cohort, u.Why})
 	}
-	cli.PrintTable(w, rows)
+	if len(rows) > 0 {
+		fmt.Fprintln(w, "only claimed:")
+		cli.PrintTable(w, rows)
+	}
+	for _, l := range v.Lacking {
+		fmt.Fprintln(w, cli.Printable("not proven: cohort "+l.Cohort+": "+l.Why))
+	}
 }
 
 func who(list []unproven, forged bool) string {
@@ -221,40 +255,69 @@ func who(list []unproven, forged bool) string {
 	return cli.Names(names, 10)
 }
 
-// prove looks at every host of every cohort that is green.
-func (p *prover) prove(ctx context.Context, g *api.Wait) (*verified, error) {
-	v := &verified{Claimed: []unproven{}, Pinned: p.pinsFile != ""}
+// prove looks at every host of every cohort of the release that was asked for, as it was signed: the collector says neither which release nor which cohorts.
+func (p *prover) prove(ctx context.Context) (*verified, error) {
+	v := &verified{Claimed: []unproven{}, Lacking: []lacking{}, Pinned: p.pinsFile != ""}
 	if err := p.followKeyrings(ctx); err != nil {
 		return nil, err
 	}
-	keys, err := p.trust.Keys()
+	rel, err := p.release(ctx)
 	if err != nil {
 		return nil, err
 	}
-	data, err := p.object(ctx, manifest.KeyRelease(g.Epoch), manifest.MaxReleaseBytes)
-	if err != nil {
-		return nil, err
+	names := slices.Sorted(maps.Keys(rel.Cohorts))
+	if p.cohort != "" {
+		names = []string{p.cohort}
 	}
-	rel, _, err := manifest.VerifyRelease(keys, data)
-	if err != nil {
-		return nil, cli.Fail(cli.NotTrusted, "the collector shows a release that the keyring given does not vouch for", "release %d: %w", g.Epoch, err)
+	if len(names) == 0 {
+		return nil, cli.Fail(cli.No, "", "release %d, as it was signed, has no cohort that could prove it", rel.Epoch)
 	}
-	if rel.Epoch != g.Epoch {
-		return nil, cli.Fail(cli.NotTrusted, "", "the collector shows release %d as release %d", rel.Epoch, g.Epoch)
-	}
-	for _, cohort := range slices.Sorted(maps.Keys(g.Cohorts)) {
-		if err := p.cohort(ctx, v, rel, cohort); err != nil {
+	for _, cohort := range names {
+		if err := p.inCohort(ctx, v, rel, cohort); err != nil {
 			return nil, err
 		}
 	}
 	slices.SortFunc(v.Claimed, func(a, b unproven) int {
-		return bytes.Compare([]byte(a.Cohort+"/"+a.Host), []byte(b.Cohort+"/"+b.Host))
+		return cmp.Or(cmp.Compare(a.Cohort, b.Cohort), cmp.Compare(a.Host, b.Host))
 	})
 	return v, nil
 }
 
-func (p *prover) cohort(ctx context.Context, v *verified, rel *manifest.Release, cohort string) error {
+// release is the one asked for, verified.
+func (p *prover) release(ctx context.Context) (*manifest.Release, error) {
+	keys, err := p.trust.Keys()
+	if err != nil {
+		return nil, err
+	}
+	data, err := p.object(ctx, manifest.KeyRelease(p.epoch), manifest.MaxReleaseBytes)
+	if err != nil {
+		return nil, err
+	}
+	rel, _, err := manifest.VerifyRelease(keys, data)
+	switch {
+	case err != nil:
+		return nil, cli.Fail(cli.NotTrusted, "the collector shows a release that the keyring given does not vouch for", "release %d: %w", p.epoch, err)
+	case rel.Epoch != p.epoch:
+		return nil, cli.Fail(cli.NotTrusted, "", "the collector shows release %d as release %d", rel.Epoch, p.epoch)
+	case p.commit != "" && (rel.Commit != p.commit || rel.Kind != manifest.ReleaseCommit):
+		return nil, cli.Fail(cli.NotTrusted, "", "the collector shows release %d as that of commit %s; it was signed for commit %s", rel.Epoch, cli.Short(p.commit), cli.Short(rel.Commit))
+	}
+	return rel, nil
+}
+
+func (p *prover) inCohort(ctx context.Context, v *verified, rel *manifest.Release, cohort string) error {
+	part, ok := rel.Cohorts[cohort]
+	switch {
+	case !ok:
+		return cli.Fail(cli.NotTrusted, "", "release %d, as it was signed, has no cohort %s", rel.Epoch, cohort)
+	case part.State == manifest.StateBlocked || part.Epoch == 0:
+		return cli.Fail(cli.NotTrusted, "correct what blocks it and publish that", "release %d, as it was signed, gives cohort %s nothing to confirm: %s", rel.Epoch, cohort, cmp.Or(part.Reason, "there is no statement"))
+	}
 	head, _, err := p.from.GetHead(ctx, cohort, manifest.Mark{}, 0)
+	if errors.Is(err, api.ErrNotFound) {
+		v.Lacking = append(v.Lacking, lacking{cohort, "the collector shows no head of it; if a later release took it away, name the others with --cohort"})
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -269,39 +332,50 @@ func (p *prover) cohort(ctx context.Context, v *verified, rel *manifest.Release,
 		return cli.Fail(cli.NotTrusted, "", "cohort %s: head and release %d are of two stores", cohort, rel.Epoch)
 	}
 	p.trust = next
-	part, ok := rel.Cohorts[cohort]
-	if !ok {
-		return cli.Fail(cli.NotTrusted, "", "release %d, as it was signed, has no cohort %s", rel.Epoch, cohort)
-	}
-	// Releases follow each other as their commits do, so that each later one contains this one's.
-	good := func(epoch uint64) bool { return epoch == part.Epoch || epoch > rel.Epoch }
 	hosts, err := p.from.Hosts(ctx, cohort, "")
 	if err != nil {
 		return err
 	}
-	known := map[string]verdict.Code{}
-	for _, h := range hosts {
-		known[h.Host] = h.Verdict
+	// Whom the signed release lists, the collector can neither leave out nor excuse.
+	policy := rel.Policy.Cohorts[cohort].Hosts
+	ask := map[string]bool{}
+	for _, name := range policy.List {
+		ask[name] = true
 	}
-	// Whom the signed release lists, the collector cannot leave out.
-	for _, name := range rel.Policy.Cohorts[cohort].Hosts.List {
-		if _, there := known[name]; !there {
-			known[name] = verdict.Missing
+	for _, h := range hosts {
+		if h.Verdict != verdict.Retired && h.Verdict != verdict.Unexpected { // of these green speaks by itself: they are not counted
+			ask[h.Host] = true
 		}
 	}
+	excused := map[string]verdict.Code{}
+	for _, h := range hosts {
+		if h.Verdict == verdict.Retired || h.Verdict == verdict.Silent && !p.strict {
+			excused[h.Host] = h.Verdict
+		}
+	}
+	before := v.Proven
+	// Releases follow each other as their commits do, so that each later one contains this one's.
+	good := func(epoch uint64) bool { return epoch == part.Epoch || epoch > rel.Epoch }
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(8)
-	for name, code := range known {
-		switch code {
-		case verdict.Retired, verdict.Unexpected, verdict.Silent: // of these green speaks by itself: not counted, or owed
-			continue
-		}
-		group.Go(func() error { return p.host(ctx, v, view, good, cohort, name) })
+	for name := range ask {
+		group.Go(func() error { return p.host(ctx, v, rel, view, good, cohort, name, excused[name]) })
 	}
-	return group.Wait()
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	least := 1
+	if policy.Expect != nil {
+		least = max(least, policy.Expect.Min)
+	}
+	if n := v.Proven - before; n < least {
+		v.Lacking = append(v.Lacking, lacking{cohort, fmt.Sprintf("proven by %s, and it takes %d", cli.Count(n, "host"), least)})
+	}
+	return nil
 }
 
-func (p *prover) host(ctx context.Context, v *verified, view *manifest.View, good func(uint64) bool, cohort, name string) error {
+// host looks at one host. One that the collector excuses need not confirm if what it signed last is from before the release.
+func (p *prover) host(ctx context.Context, v *verified, rel *manifest.Release, view *manifest.View, good func(uint64) bool, cohort, name string, excuse verdict.Code) error {
 	h, err := p.from.HostSigned(ctx, name)
 	if err != nil && !errors.Is(err, api.ErrNotFound) {
 		return err
@@ -320,14 +394,23 @@ func (p *prover) host(ctx context.Context, v *verified, view *manifest.View, goo
 		}
 	}
 	proven, err := verdict.Prove(c)
+	owed := err != nil && excuse != "" && verdict.Before(c, rel)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err != nil {
-		v.Claimed = append(v.Claimed, unproven{Host: name, Cohort: cohort, Why: err.Error(), forged: errors.Is(err, verdict.ErrForged)})
+	if err != nil && !owed {
+		why := err.Error()
+		if excuse != "" {
+			why = fmt.Sprintf("the collector says %s, and %s", excuse, why)
+		}
+		v.Claimed = append(v.Claimed, unproven{Host: name, Cohort: cohort, Why: why, forged: errors.Is(err, verdict.ErrForged)})
 		return nil
 	}
 	if p.pinsFile != "" && p.pins[id] == nil {
 		p.pins[id], p.fresh = proven.Key, true
+	}
+	if owed {
+		v.Owed++
+		return nil
 	}
 	v.Proven++
 	return nil

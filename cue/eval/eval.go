@@ -153,7 +153,7 @@ func (e *evaluation) batch(names []string) {
 		a.Units, a.Problems = guarded(s.name, func() ([]Unit, []Problem) { return run.all(problems[i]) })
 		run.hide.scrub(a.Problems)
 		envStrings(a.Problems)
-		overridePlaces(a.Problems)
+		overridePlaces(a.Problems, a.Units)
 		a.Schema = run.jsonSchema()
 		a.Problems = fold(a.Problems)
 		e.to.service(a)

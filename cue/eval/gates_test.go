@@ -31,3 +31,23 @@ func TestGates(t *testing.T) {
 		}
 	}
 }
+
+// TestGateNeverCompares: a gate that only compares needs a wave before the last one that bakes.
+func TestGateNeverCompares(t *testing.T) {
+	const only, both = `{prometheus: "sum(increase(a[$every]) * $canary)", of: "sum(increase(b[$every]) * $canary)", compare: ratio: 2}`, `{prometheus: "sum(increase(a[$every]) * $canary)", of: "sum(increase(b[$every]) * $canary)", compare: ratio: 2, max: 0.1}`
+	for _, c := range []struct {
+		waves, gate string
+		refused     bool
+	}{
+		{`[{percent: 100, bake: "1h"}]`, only, true},
+		{`[{percent: 10}, {percent: 100, bake: "1h"}]`, only, true},
+		{`[{percent: 10, bake: "10m"}, {percent: 100}]`, only, false},
+		{`[{percent: 10}, {percent: 20, bake: "10m"}, {percent: 100}]`, only, false},
+		{`[{percent: 100, bake: "1h"}]`, both, false},
+	} {
+		said := Format(Evaluate(repo(oneCohort + "-- fleet/rollouts.cue --\npackage fleet\nrollouts: standard: {waves: " + c.waves + ", gates: g: " + c.gate + "}\n-- services/s/base.yaml --\na: 1\n")).Problems)
+		if got := strings.Contains(said, "rollouts.standard.gates.g: nothing would ever be compared"); got != c.refused {
+			t.Errorf("%s, %s: %s", c.waves, c.gate, said)
+		}
+	}
+}

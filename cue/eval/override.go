@@ -86,15 +86,27 @@ func (r *serviceRun) overriddenHosts(cohort string, hosts []string) []string {
 }
 
 // overridePlaces leaves out line and column of what an override says: it is no file that anybody has open.
-func overridePlaces(problems []Problem) {
+func overridePlaces(problems []Problem, units []Unit) {
+	plain := func(at *Pos) {
+		if strings.HasPrefix(at.File, overridePlace) {
+			at.Line, at.Col = 0, 0
+		}
+	}
 	for i := range problems {
 		p := &problems[i]
 		for j := range p.SetAt {
-			if strings.HasPrefix(p.SetAt[j].File, overridePlace) {
-				p.SetAt[j].Line, p.SetAt[j].Col = 0, 0
-			}
+			plain(&p.SetAt[j])
 		}
 		p.SetAt = distinct(p.SetAt)
+	}
+	for _, u := range units {
+		for i := range u.Leaves {
+			l := &u.Leaves[i]
+			plain(&l.At)
+			for j := range l.Shadows {
+				plain(&l.Shadows[j].At)
+			}
+		}
 	}
 }
 

@@ -20,6 +20,9 @@ func standard() manifest.RolloutPolicy {
 	}
 }
 
+// aLeapYear is where the search for a window's first opening begins: the years after it have every day of the calendar.
+var aLeapYear = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+
 // rollout checks what spans the fields of one rollout.
 func (r *fleetRules) rollout(name string, d rolloutDoc) manifest.RolloutPolicy {
 	in := func(parts ...any) []string { return slices.Concat(at("rollouts", name), at(parts...)) }
@@ -41,11 +44,28 @@ func (r *fleetRules) rollout(name string, d rolloutDoc) manifest.RolloutPolicy {
 		p.ApproveBefore = []int{}
 	}
 	p.Windows = orEmpty(p.Windows)
+	for i, text := range p.Windows {
+		switch _, err := manifest.ParseWindow(text); {
+		case err != nil:
+			r.errorf(in("windows", i), "%v", err)
+		case manifest.NextWindow([]string{text}, aLeapYear).IsZero():
+			r.errorf(in("windows", i), "window %.80q: it never opens: no month that it names has such a day", text)
+		}
+	}
+	for key, text := range map[string]string{"timeout": p.Timeout, "watch": p.Watch, "spread": p.Spread} {
+		r.short(text, in(key)...)
+	}
+	spread, errSpread := time.ParseDuration(p.Spread)
+	timeout, errTimeout := time.ParseDuration(p.Timeout)
+	if errSpread == nil && errTimeout == nil && timeout > 0 && spread >= timeout {
+		r.errorf(in("spread"), "hosts wait up to %s for their turn, and a wave has %s (timeout) to confirm: make spread shorter, or timeout longer", p.Spread, p.Timeout)
+	}
 
 	var percent float64
 	var count int
 	for i, w := range p.Waves {
 		where, kinds := in("waves", i), 0
+		r.short(w.Bake, in("waves", i, "bake")...)
 		if w.Percent > 0 {
 			kinds++
 			if w.Percent <= percent {
@@ -84,6 +104,9 @@ func (r *fleetRules) rollout(name string, d rolloutDoc) manifest.RolloutPolicy {
 			r.errorf(in("gates", g), "%v", err)
 			continue
 		}
+		if gate.Compares(p.Gates[g]) && !slices.ContainsFunc(p.Waves[:max(0, len(p.Waves)-1)], bakes) {
+			r.errorf(in("gates", g), "nothing would ever be compared: only the waves before the last have a control group, and none of them has a bake. Give one a bake, or the gate a min or max as well")
+		}
 		for i, w := range p.Waves {
 			bake, err := time.ParseDuration(w.Bake)
 			if why := gate.Short(p.Gates[g], bake); err == nil && why != "" {
@@ -92,6 +115,21 @@ func (r *fleetRules) rollout(name string, d rolloutDoc) manifest.RolloutPolicy {
 		}
 	}
 	return p
+}
+
+// longest is the longest time that a step of a rollout may be given: one that takes longer is a slip of the pen, and nobody would live to see its end.
+const longest = 30 * 24 * time.Hour
+
+// short refuses a time that is longer. What is no duration the schema refuses.
+func (r *fleetRules) short(text string, path ...string) {
+	if d, err := time.ParseDuration(text); err == nil && d > longest {
+		r.errorf(path, "%s is longer than 30 days (720h)", text)
+	}
+}
+
+func bakes(w manifest.Wave) bool {
+	d, err := time.ParseDuration(w.Bake)
+	return err == nil && d > 0
 }
 
 func sorted[T any](m map[string]T) []string { return slices.Sorted(maps.Keys(m)) }

@@ -105,6 +105,21 @@ type Cohort struct {
 	Why      string               `json:"why"`
 	// Rollout is where its rollout stands: in GET /v1/cohorts/{c} always once something is assigned; in the list of all cohorts only while it moves, waits or is stopped.
 	Rollout *Rollout `json:"rollout,omitempty"`
+	// Overrides are the emergency overrides that act on it, the oldest first.
+	Overrides []Override `json:"overrides,omitempty"`
+}
+
+// Override is an emergency override that acts on a cohort. What it changes is not told: it may be a secret.
+type Override struct {
+	ID       string    `json:"id"`
+	Hosts    []string  `json:"hosts"` // empty: the whole cohort
+	Services []string  `json:"services"`
+	Epoch    uint64    `json:"epoch"`
+	Author   string    `json:"author"`
+	Reason   string    `json:"reason"`
+	Created  time.Time `json:"created"`
+	NotAfter time.Time `json:"not_after"`
+	Ending   bool      `json:"ending,omitempty"` // it is taken from its hosts in steps
 }
 
 // Status is GET /v1/cohorts and `muster status --json`.

@@ -13,8 +13,9 @@ var (
 	ErrBusy        = errors.New("collector is busy")       // 429 or 503: come back after RetryAfter
 	ErrDenied      = errors.New("collector denied access") // 401 or 403
 	ErrNotFound    = errors.New("not found")
-	ErrNoCohort    = errors.New("no such cohort") // Wait: the release is known and has no such cohort. Never ErrNotFound, which may pass
-	ErrNotModified = errors.New("not modified")   // GetHead: nothing newer came in time
+	ErrNoCohort    = errors.New("no such cohort")         // Wait: the release is known and has no such cohort. Never ErrNotFound, which may pass
+	ErrNotModified = errors.New("not modified")           // GetHead: nothing newer came in time
+	ErrFull        = errors.New("collector cannot write") // 507: its store has no space left
 	ErrRefused     = errors.New("collector refused the request")
 )
 
@@ -56,6 +57,8 @@ func statusError(resp *http.Response, body Error, ok bool) *StatusError {
 		e.kind = ErrNotFound
 	case resp.StatusCode == http.StatusTooManyRequests, resp.StatusCode == http.StatusServiceUnavailable:
 		e.kind, e.Code, e.RetryAfter = ErrBusy, 5, retryAfter(resp.Header)
+	case resp.StatusCode == http.StatusInsufficientStorage && ok:
+		e.kind, e.Code = ErrFull, 7
 	case resp.StatusCode >= 500:
 		e.kind, e.Code = ErrUnreachable, 5
 	case !ok:

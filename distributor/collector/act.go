@@ -69,10 +69,13 @@ func (c *Collector) act(ctx context.Context, who caller, cohort, act string, q a
 	}
 	ctx, cancel := context.WithTimeout(ctx, actTime)
 	defer cancel()
+	if err := c.readKeyrings(ctx); err != nil {
+		return nil, err
+	}
 	if err := c.readReleases(ctx); err != nil { // what was published a moment ago counts, for supersede above all
 		return nil, err
 	}
-	newest, err := c.Newest(ctx)
+	newest, err := c.newestRead(true) // another cohort's head that cannot be read, or this one's that is to be restored, does not matter
 	if err != nil {
 		return nil, refuse(http.StatusServiceUnavailable, "run the command again in a moment", "%w", err)
 	}

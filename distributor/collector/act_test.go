@@ -3,6 +3,7 @@ package collector
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/muster-config/muster/distributor/api"
 	"github.com/muster-config/muster/distributor/manifest"
+	"github.com/muster-config/muster/distributor/rollout"
+	"github.com/muster-config/muster/distributor/store"
 	"github.com/muster-config/muster/distributor/verdict"
 )
 
@@ -215,5 +218,91 @@ func TestActOnTheNewestHead(t *testing.T) {
 	}
 	if ro, err := r.c.Rollout(t.Context(), "prod"); err != nil || len(ro.Waves) != 3 || !ro.Waves[1].Approved {
 		t.Errorf("%+v, %v", ro, err)
+	}
+}
+
+// A head that somebody deletes or puts back is told with the command that restores it, also when the collector has seen that for a while; and that command works.
+func TestActsRestoreHeads(t *testing.T) {
+	for _, how := range []string{"deleted", "put back"} {
+		t.Run(how, func(t *testing.T) {
+			r := steeredRig(t, nil)
+			first, err := r.store.Get(t.Context(), manifest.KeyHead("prod"), manifest.MaxHeadBytes)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := r.c.Act(t.Context(), "prod", "pause", api.Act{Reason: "wait", By: "ana"}); err != nil {
+				t.Fatal(err)
+			}
+			if how == "deleted" {
+				err = r.store.Delete(t.Context(), manifest.KeyHead("prod"))
+			} else {
+				err = r.store.Put(t.Context(), manifest.KeyHead("prod"), first.Data)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.advance(time.Hour)
+			r.c.noteRead(r.c.read(t.Context()))
+			if how == "put back" {
+				_, err = r.c.Act(t.Context(), "prod", "abort", api.Act{Reason: "ill", By: "ana"})
+				var refused *requestError
+				if !errors.As(err, &refused) || refused.code != 4 || !strings.Contains(err.Error(), "`muster rollout refresh prod` restores") {
+					t.Fatalf("%v", err)
+				}
+			}
+			got, err := r.c.Act(t.Context(), "prod", "refresh", api.Act{By: "ana"})
+			if err != nil || !got.Changed || got.Phase != manifest.PhasePaused || !strings.Contains(got.Said, "restored") {
+				t.Fatalf("%+v, %v", got, err)
+			}
+			if _, err := r.c.Act(t.Context(), "prod", "abort", api.Act{Reason: "ill", By: "ana"}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// A collector that is started again while the head of a cohort that was aborted is deleted: its controller restores it, and sends nobody the aborted release.
+func TestB046RestartWithoutHead(t *testing.T) {
+	r := steeredRig(t, nil)
+	if _, err := r.c.Act(t.Context(), "prod", "abort", api.Act{Reason: "ill", By: "ana"}); err != nil {
+		t.Fatal(err)
+	}
+	r.flush()
+	if err := r.store.Delete(t.Context(), manifest.KeyHead("prod")); err != nil {
+		t.Fatal(err)
+	}
+	r.restart()
+	if err := r.c.read(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c := &rollout.Controller{Store: r.store, Signer: rolloutKey, Seen: r.c, By: "controller", Now: r.now}
+	for range 5 {
+		c.Step(t.Context())
+		if err := r.c.read(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		r.advance(time.Minute)
+	}
+	got, err := r.c.Rollout(t.Context(), "prod")
+	if err != nil || got.Target != 2 || got.Baseline != 1 || got.Phase != manifest.PhaseHalted && got.Phase != manifest.PhaseRollingBack {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// full is a store without space.
+type full struct{ store.Store }
+
+func (f full) Replace(context.Context, string, []byte, store.Token) (store.Token, error) {
+	return "", fmt.Errorf("replace: %w", store.ErrFull)
+}
+
+// A store without space is told as that, not as a collector that is not there.
+func TestActStoreFull(t *testing.T) {
+	r := steeredRig(t, nil)
+	r.c.steering.Store = full{r.c.steering.Store}
+	_, err := r.client.Act(t.Context(), "prod", "abort", api.Act{By: "ana", Reason: "INC-7"})
+	var said *api.StatusError
+	if !errors.As(err, &said) || said.ExitCode() != 7 || said.Status != http.StatusInsufficientStorage || !errors.Is(err, api.ErrFull) || errors.Is(err, api.ErrUnreachable) || !strings.Contains(err.Error(), "the disk is full") {
+		t.Errorf("%v", err)
 	}
 }

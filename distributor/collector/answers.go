@@ -75,9 +75,12 @@ func (c *Collector) status(who caller) *api.Status {
 		if !c.inFleet(name) {
 			why = append(why, "the newest release has no such cohort")
 		}
-		if co == nil || co.view == nil {
+		switch {
+		case co != nil && co.view == nil && co.problem != "":
+			why = append(why, "its order is not taken, so that nothing is known of what hosts are to run; they keep what they run: `muster fsck` looks at the store")
+		case co == nil || co.view == nil:
 			why = append(why, "nothing is assigned yet: a rollout controller does it (`rollout_key` in collector.yaml, or `muster rollout run`), or `muster publish --rollout=now`")
-		} else {
+		default:
 			m := &co.view.Manifest
 			out.Target, out.Baseline, out.Phase, out.Mark = m.Rollout.Target, m.Rollout.Baseline, m.Rollout.Phase, co.view.Mark().String()
 			if out.Stale = now.After(m.FreshUntil); out.Stale {
@@ -91,6 +94,7 @@ func (c *Collector) status(who caller) *api.Status {
 			if r := c.rolloutOf(name, hosts, now, false); !atRest(r) {
 				out.Rollout = r
 			}
+			out.Overrides = overridesOf(co.view, now)
 			if waiting := c.waiting(name, out.Target); waiting > 0 && (out.Rollout == nil || out.Rollout.Waits == "") {
 				why = append(why, fmt.Sprintf("epoch %d is released and not assigned", waiting))
 			}

@@ -42,6 +42,8 @@ type Deps struct {
 	Log     *slog.Logger // nil: silent
 	// Steering lets persons steer rollouts through the API; nil: they cannot.
 	Steering *Steering
+	// Aside is one that runs beside another collector and only reads the store: inventory.json is the other's.
+	Aside bool
 }
 
 // Collector is one collector. New starts nothing; Run does the work.
@@ -56,6 +58,7 @@ type Collector struct {
 	secret []byte // heartbeat keys are derived from it
 
 	steering  *Steering // nil: there is no rollout key here
+	aside     bool      // see Deps
 	outbox    *outbox
 	overheard overheard
 
@@ -99,6 +102,7 @@ type Collector struct {
 	lastRead   time.Time // last complete reading of the store
 	headsAgain time.Time // when heads were last read for somebody who asked for what none of them names
 	started    time.Time
+	awake      time.Time     // when Run last noted that it runs; zero: it does not
 	changed    chan struct{} // closed and renewed when a verdict may have changed; nil while nobody waits
 	waits      map[waitQuery]waitState
 	versions   uint64
@@ -132,7 +136,7 @@ func New(cfg Config, deps Deps) (*Collector, error) {
 		return nil, fmt.Errorf("keyring: %w", err)
 	}
 	c := &Collector{
-		cfg: cfg, store: deps.Store, now: deps.Now, log: deps.Log, repo: trust.Repo, steering: deps.Steering, outbox: newOutbox(len(cfg.Notify)),
+		cfg: cfg, store: deps.Store, now: deps.Now, log: deps.Log, repo: trust.Repo, steering: deps.Steering, aside: deps.Aside, outbox: newOutbox(len(cfg.Notify)),
 		parallel: make(chan struct{}, maxParallel), longPolls: make(chan struct{}, maxLongPolls), streams: make(chan struct{}, maxStreams),
 		objects: newCache(cacheBytes), ended: make(chan struct{}), flushNow: make(chan struct{}, 1), reread: make(chan struct{}, 1),
 		digests: map[uint64]string{}, replaced: map[uint64]bool{}, older: map[uint64]map[string]string{},
@@ -180,7 +184,10 @@ func (c *Collector) Run(ctx context.Context) error {
 	work.Go(func() { c.write(ctx) })
 	work.Go(func() { c.followLists(ctx) })
 	work.Go(func() { c.followOthers(ctx) })
-	work.Go(func() { c.writeInventory(ctx) })
+	work.Go(func() { c.stayAwake(ctx) })
+	if !c.aside {
+		work.Go(func() { c.writeInventory(ctx) })
+	}
 	work.Go(func() { c.followTokens(ctx) })
 	work.Go(func() { c.sendNotices(ctx) })
 	work.Wait()

@@ -42,6 +42,7 @@ type Config struct {
 	RolloutKey string        // where the rollout key is (a path, env:NAME, exec:COMMAND): this collector also takes cohorts to new releases; "" is no controller here
 	Inventory  []Source      // beside what the fleet itself says
 	Prometheus string        // URL of the server that gates ask; "": gates that ask one are inconclusive
+	GateHosts  []string      // gates.http_hosts: hosts, with a port or for any, that http gates may ask; nil: any that is not link-local
 	Notify     []Notify      // who is told what stops or waits
 }
 
@@ -325,6 +326,7 @@ var configKeys = fields[Config]{
 		})
 	},
 	"prometheus": func(n *yaml.Node, at string, c *Config) error { return prometheusKeys.read(n, at, c) },
+	"gates":      func(n *yaml.Node, at string, c *Config) error { return gatesKeys.read(n, at, c) },
 	"notify": func(n *yaml.Node, at string, c *Config) error {
 		return each(n, at, func(n *yaml.Node, at string) error {
 			var to Notify
@@ -339,6 +341,13 @@ var configKeys = fields[Config]{
 
 var prometheusKeys = fields[Config]{
 	"url": func(n *yaml.Node, at string, c *Config) error { return text(n, at, &c.Prometheus) },
+}
+
+var gatesKeys = fields[Config]{
+	"http_hosts": func(n *yaml.Node, at string, c *Config) error {
+		c.GateHosts = []string{} // an empty list allows none
+		return texts(n, at, &c.GateHosts)
+	},
 }
 
 var notifyKeys = fields[Notify]{

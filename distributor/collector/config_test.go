@@ -38,11 +38,11 @@ notify: []
 	if diff := cmp.Diff(want, c); diff != "" || err != nil {
 		t.Errorf("%v\n%s", err, diff)
 	}
-	c, err = load(t, "store: file:///srv/muster\ndatabase: postgres://muster@db/muster\nrollout_key: env:ROLLOUT\ntls: {cert_file: /c.pem, key_file: /k.pem, client_ca_file: /ca.pem}\ninventory: [{cohort: a, file_sd: /x.json}, {cohort: b, csv: /h.csv}, {cohort: b, http_sd: \"https://h/sd\"}]\nprometheus: {url: \"http://p:9090\"}\nnotify: [{url: \"https://x/y\", events: [halted, approval], secret_file: /s}]\n")
+	c, err = load(t, "store: file:///srv/muster\ndatabase: postgres://muster@db/muster\nrollout_key: env:ROLLOUT\ntls: {cert_file: /c.pem, key_file: /k.pem, client_ca_file: /ca.pem}\ninventory: [{cohort: a, file_sd: /x.json}, {cohort: b, csv: /h.csv}, {cohort: b, http_sd: \"https://h/sd\"}]\nprometheus: {url: \"http://p:9090\"}\ngates: {http_hosts: [\"queue.internal\", \"q:8080\"]}\nnotify: [{url: \"https://x/y\", events: [halted, approval], secret_file: /s}]\n")
 	want = Config{
 		Listen: "127.0.0.1:7070", CertFile: "/c.pem", KeyFile: "/k.pem", ClientCA: "/ca.pem", Store: want.Store, Keyring: DefaultKeyring, Database: "postgres://muster@db/muster", Poll: DefaultPoll, RolloutKey: "env:ROLLOUT",
 		Inventory:  []Source{{"a", "file_sd", "/x.json"}, {"b", "csv", "/h.csv"}, {"b", "http_sd", "https://h/sd"}},
-		Prometheus: "http://p:9090", Notify: []Notify{{URL: "https://x/y", Events: []string{"halted", "approval"}, SecretFile: "/s"}},
+		Prometheus: "http://p:9090", GateHosts: []string{"queue.internal", "q:8080"}, Notify: []Notify{{URL: "https://x/y", Events: []string{"halted", "approval"}, SecretFile: "/s"}},
 	}
 	if diff := cmp.Diff(want, c); diff != "" || err != nil {
 		t.Errorf("%v\n%s", err, diff)
@@ -71,6 +71,7 @@ notify: []
 		"inventory's URL":          {least + "inventory: [{cohort: a, http_sd: \"ftp://h/x\"}]\n", "not an http or https URL"},
 		"inventory twice":          {least + "inventory: [{cohort: a, csv: /x}, {cohort: a, csv: /x}]\n", "inventory[1]: csv /x of a is there twice"},
 		"prometheus":               {least + "prometheus: {uri: http://p}\n", `unknown key "prometheus.uri"`},
+		"gates' hosts":             {least + "gates: {http_hosts: [7]}\n", "gates.http_hosts[0]: not a text"},
 		"notify's URL":             {least + "notify: [{url: ftp://x}]\n", "notify[0]: url: not an http or https URL"},
 		"notify's password":        {least + "notify: [{url: \"https://ana:hunter2@x/\"}]\n", "notify[0]: url: the URL holds a user or a password"},
 		"notify's events":          {least + "notify: [{url: https://x, events: [stopped]}]\n", `notify[0]: events: there is no "stopped", but halted, rolled_back`},

@@ -179,6 +179,11 @@ func (c *Collector) readReleases(ctx context.Context) error {
 		epoch, _ := manifest.ParseReleaseKey(found[i].Key)
 		got[i].rel, got[i].err = c.readRelease(ctx, keys, epoch, "")
 	})
+	for i := range got {
+		if got[i].err == nil && got[i].rel.Kind == manifest.ReleaseOverride {
+			got[i].err = c.onlyOverrides(ctx, keys, got[i].rel)
+		}
+	}
 	now := c.now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -194,6 +199,28 @@ func (c *Collector) readReleases(ctx context.Context) error {
 		default:
 			return r.err
 		}
+	}
+	return nil
+}
+
+// onlyOverrides holds a release that an operator signed, and those of its kind before it, to what an operator may say: else such a key could change the policy that rollouts go by.
+// Epochs between them that hold no release are burnt.
+func (c *Collector) onlyOverrides(ctx context.Context, keys manifest.Keyring, rel *stored) error {
+	for epoch := rel.Epoch - 1; rel.Kind == manifest.ReleaseOverride; epoch-- {
+		if epoch == 0 {
+			return fmt.Errorf("%w: %w", errJunk, manifest.OnlyOverrides(rel.Release, nil, ""))
+		}
+		before, err := c.readRelease(ctx, keys, epoch, "")
+		if errors.Is(err, errJunk) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if err := manifest.OnlyOverrides(rel.Release, before.Release, before.digest); err != nil {
+			return fmt.Errorf("%w: %w", errJunk, err)
+		}
+		rel = before
 	}
 	return nil
 }

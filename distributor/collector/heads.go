@@ -71,7 +71,7 @@ func (c *Collector) tryHead(ctx context.Context, name string) error {
 		co.lastRead = now // the store says that there is none
 		return nil
 	case errors.Is(err, store.ErrNotFound):
-		return fmt.Errorf("%s: is gone from the store: somebody deletes objects there", key)
+		return fmt.Errorf("%s: is gone from the store: somebody deletes objects there; `muster rollout refresh %s` restores its newest copy", key, name)
 	case err != nil:
 		return err
 	}

@@ -183,6 +183,9 @@ func (c *Collector) refuse(w http.ResponseWriter, r *http.Request, err error) {
 		status = http.StatusServiceUnavailable
 	case errors.Is(err, store.ErrUnreachable), errors.Is(err, store.ErrDenied), errors.Is(err, errDamaged):
 		status = http.StatusBadGateway
+	case errors.Is(err, store.ErrFull):
+		status = http.StatusInsufficientStorage
+		body.Code = 7
 	case r.Context().Err() != nil:
 		return // nobody is there to read it
 	}

@@ -42,7 +42,7 @@ func (c *Collector) input(cohortName, name string, co *cohort, h *host, now time
 	if !in.Expected && in.ExpectedIn == "" && h.listed {
 		in.Retired = true
 	}
-	in.Report, in.Received, in.SilentFrom, in.Skew = h.report, h.received, h.silentFrom, h.skew
+	in.Report, in.Received, in.SilentFrom, in.Skew = h.report, h.received, c.silentFrom(h, now), h.skew
 	if why := c.vanished(cohortName, h, now); why != "" && !in.Retired {
 		in.Retired, in.RetiredWhy = true, why
 	}
@@ -88,8 +88,8 @@ func (c *Collector) vanished(cohort string, h *host, now time.Time) string {
 		return fmt.Sprintf("its agent said at %s that it stops; hosts of this cohort may vanish (ephemeral)", h.received.UTC().Format(time.RFC3339))
 	}
 	from := h.received
-	if h.silentFrom.After(from) {
-		from = h.silentFrom
+	if since := c.silentFrom(h, now); since.After(from) {
+		from = since
 	}
 	if quiet := now.Sub(from); quiet <= max(after, verdict.MissedReports*h.promised()) {
 		return ""

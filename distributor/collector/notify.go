@@ -93,8 +93,11 @@ func (c *Collector) notices(name string, v *manifest.View, now time.Time) []api.
 	case r.Phase == manifest.PhaseHalted && len(r.Halts) == 0:
 		add(api.NoticeHalted, id, r.Target, r.By, r.Why, r.Since).Next = "git revert and publish what failed, or " + resume
 	case r.Pause != nil && (r.Pause.Until == nil || now.Before(*r.Pause.Until)):
-		p := r.Pause
-		waits(api.NoticePaused, fmt.Sprintf("%d/%s", r.Target, p.Since.UTC().Format(time.RFC3339)), p.By, p.Why, p.Since, resume+" goes on, "+abort+" goes back")
+		p, next := r.Pause, resume+" goes on, "+abort+" goes back"
+		if standing.NotBegun(r) {
+			next = resume + " goes on"
+		}
+		waits(api.NoticePaused, fmt.Sprintf("%d/%s", r.Target, p.Since.UTC().Format(time.RFC3339)), p.By, p.Why, p.Since, next)
 	case r.Phase == manifest.PhaseAwaitingApproval:
 		waits(api.NoticeApproval, id, r.By, r.Why, r.Since, approve+" goes on, "+abort+" goes back")
 	}

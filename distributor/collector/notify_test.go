@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -263,4 +264,54 @@ func TestNotifyRuns(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
+}
+
+// The URLs of receivers are secrets: what is kept holds none, also not what an earlier version left, and the notice is sent all the same after a restart.
+func TestNoticesKeepNoURL(t *testing.T) {
+	var ok atomic.Bool
+	to := newReceiver(t, func(int) int {
+		if ok.Load() {
+			return 200
+		}
+		return 500
+	})
+	r := steeredRig(t, nil)
+	secret := []Notify{{URL: to.URL + "/hook/hunter2-path"}}
+	r.restartWith(secret)
+	r.assign("prod", 2, underWay(r.world, 2, 1, pausedBy("ana", "INC-7", r.now())))
+	r.read()
+	r.flush()
+	kept := func() (text string) {
+		m, err := r.c.db.load(t.Context(), func(hostRecord) error { return nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, data := range m.notices {
+			text += string(data)
+		}
+		return text
+	}
+	if text := kept(); text == "" || strings.Contains(text, "hunter2") || strings.Contains(text, to.URL) {
+		t.Errorf("kept: %s", text)
+	}
+	// As an earlier version kept it.
+	r.c.mu.Lock()
+	for id, l := range r.c.outbox.letters {
+		old := *l
+		old.Open = []string{secret[0].URL}
+		r.c.keepLetter(id, &old)
+	}
+	r.c.mu.Unlock()
+	r.flush()
+	if !strings.Contains(kept(), "hunter2") {
+		t.Fatal("the test keeps no URL")
+	}
+	r.restartWith(secret)
+	r.flush()
+	if text := kept(); text == "" || strings.Contains(text, "hunter2") {
+		t.Errorf("kept after a restart: %s", text)
+	}
+	ok.Store(true)
+	sending(r)
+	until(t, "the notice arrives", func() bool { return len(to.have()) == 1 })
 }

@@ -24,7 +24,10 @@ var (
 const settleFor = 5 * time.Minute
 
 // Newest is the newest release for a rollout controller; an error while nobody can say which it is.
-func (c *Collector) Newest(context.Context) (rollout.Newest, error) {
+func (c *Collector) Newest(context.Context) (rollout.Newest, error) { return c.newestRead(false) }
+
+// newestRead is Newest, for who has just read the keyrings and releases too.
+func (c *Collector) newestRead(just bool) (rollout.Newest, error) {
 	now := c.now()
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -36,7 +39,7 @@ func (c *Collector) Newest(context.Context) (rollout.Newest, error) {
 		return rollout.Newest{}, errors.New("nothing is released yet")
 	case c.replaced[c.releases[n-1].Epoch]:
 		return rollout.Newest{}, anotherRelease(c.releases[n-1].Epoch)
-	case now.Sub(c.lastRead) > 2*c.cfg.Poll && c.readErr != "":
+	case !just && now.Sub(c.lastRead) > 2*c.cfg.Poll && c.readErr != "":
 		return rollout.Newest{}, fmt.Errorf("the store cannot be read in whole: %s", c.readErr)
 	}
 	return rollout.Newest{Trust: c.trust, Release: c.newest}, nil

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +15,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,10 +40,10 @@ const (
 type letter struct {
 	Made time.Time `json:"made"`
 	Body []byte    `json:"body"`
-	Open []string  `json:"open"` // URLs
+	Open []string  `json:"open"` // Notify.id of each
 
 	event string
-	tries map[string]int       // by URL
+	tries map[string]int       // by Notify.id
 	next  map[string]time.Time // when to try again
 }
 
@@ -90,7 +93,7 @@ func (c *Collector) noteNotices(name string, co *cohort, now time.Time) {
 		l := &letter{Made: now.UTC(), Body: body, Open: []string{}, event: n.Event}
 		for _, to := range c.cfg.Notify {
 			if to.wants(n.Event) {
-				l.Open = append(l.Open, to.URL)
+				l.Open = append(l.Open, to.id())
 			}
 		}
 		if len(l.Open) == 0 {
@@ -115,7 +118,13 @@ func (c *Collector) keepLetter(id string, l *letter) {
 	wake(c.flushNow)
 }
 
-// loadLetters brings back what was remembered. Receivers that are configured no more are not sent to.
+// id stands for a receiver in what is kept. Its URL is often a secret, and finding it by its digest takes the configuration.
+func (n Notify) id() string {
+	sum := sha256.Sum256([]byte(n.URL))
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// loadLetters brings back what was remembered. Receivers that are configured no more are not sent to. Letters of before named the URLs themselves: they are written anew.
 func (c *Collector) loadLetters(kept map[string][]byte) {
 	for id, data := range kept {
 		var l letter
@@ -125,10 +134,20 @@ func (c *Collector) loadLetters(kept map[string][]byte) {
 			continue
 		}
 		l.event = n.Event
-		l.Open = slices.DeleteFunc(l.Open, func(u string) bool {
-			return !slices.ContainsFunc(c.cfg.Notify, func(to Notify) bool { return to.URL == u })
-		})
+		open, plain := []string{}, false
+		for _, known := range l.Open {
+			plain = plain || !strings.HasPrefix(known, "sha256:")
+			for _, to := range c.cfg.Notify {
+				if (known == to.id() || known == to.URL) && !slices.Contains(open, to.id()) {
+					open = append(open, to.id())
+				}
+			}
+		}
+		l.Open = open
 		c.outbox.letters[id] = &l
+		if plain {
+			c.keepLetter(id, &l)
+		}
 	}
 }
 
@@ -198,7 +217,7 @@ func (c *Collector) forgetLetters(now time.Time) {
 func (c *Collector) sendTo(ctx context.Context, to Notify, woken <-chan struct{}) {
 	trouble := ""
 	for {
-		id, l, pause := c.outbox.due(to.URL, time.Now())
+		id, l, pause := c.outbox.due(to.id(), time.Now())
 		if l == nil {
 			t := time.NewTimer(pause)
 			select {
@@ -318,12 +337,12 @@ func (c *Collector) posted(to Notify, id string, l *letter, err error) {
 		if l.tries == nil {
 			l.tries, l.next = map[string]int{}, map[string]time.Time{}
 		}
-		pause := min(o.first<<min(l.tries[to.URL], 16), letterMost)
-		l.tries[to.URL]++
-		l.next[to.URL] = time.Now().Add(pause/2 + rand.N(pause/2+1))
+		pause := min(o.first<<min(l.tries[to.id()], 16), letterMost)
+		l.tries[to.id()]++
+		l.next[to.id()] = time.Now().Add(pause/2 + rand.N(pause/2+1))
 	}
 	if closed {
-		l.Open = slices.DeleteFunc(slices.Clone(l.Open), func(u string) bool { return u == to.URL })
+		l.Open = slices.DeleteFunc(slices.Clone(l.Open), func(u string) bool { return u == to.id() })
 		c.keepLetter(id, l)
 	}
 }

@@ -57,7 +57,7 @@ func barOf(verdicts map[verdict.Code]int, expected int) bar {
 	}
 	groups["quiet"] += max(0, expected-total) // never heard of
 	total = max(total, expected)
-	b := bar{Label: fmt.Sprintf("%s of %s hosts confirmed", commas(verdicts[verdict.Confirmed]), commas(expected))}
+	b := bar{Label: fmt.Sprintf("%s of %s hosts run what is assigned to them", commas(verdicts[verdict.Confirmed]), commas(expected))}
 	x, sum := 0, 0
 	for _, class := range []string{"good", "moving", "apart", "quiet", "bad"} {
 		n := groups[class]

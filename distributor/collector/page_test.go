@@ -83,7 +83,7 @@ func (r *rig) page(t *testing.T, client *http.Client, path string) (int, string,
 func TestB100PageEscapes(t *testing.T) {
 	r, _ := pageRig(t, nil)
 	for path, want := range map[string][]string{
-		"/":                        {"prod-eu", "change 2", "Ana", `aria-label="121 of 130 hosts confirmed"`},
+		"/":                        {"prod-eu", "change 2", "Ana", `aria-label="121 of 130 hosts run what is assigned to them"`},
 		"/hosts":                   {"1 to 100 of 132", "process still states epoch 1", "&lt;script&gt;", `rel="next"`},
 		"/hosts?page=2":            {"101 to 132 of 132", `rel="prev"`},
 		"/hosts?verdict=drifted":   {"1 to 1 of 1", "web-005", "&lt;img"},

@@ -3,10 +3,12 @@ package collector
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/muster-config/muster/distributor/api"
+	"github.com/muster-config/muster/distributor/manifest"
 	"github.com/muster-config/muster/distributor/verdict"
 )
 
@@ -146,5 +148,33 @@ func TestHostOfTwoCohorts(t *testing.T) {
 	}
 	if h := r.host("box-1"); h.Verdict != verdict.Confirmed || h.Cohort == "staging" {
 		t.Errorf("%+v", h)
+	}
+}
+
+// A head that is refused after a restart is said to be, and why: nobody is told to assign something over it.
+func TestRefusedHeadAfterRestart(t *testing.T) {
+	w := newWorld(t)
+	w.cohort("prod", "web-1")
+	r := newRig(t, w, nil)
+	one := w.publish("prod")
+	old := w.head("prod", one)
+	w.put(manifest.KeyHead("prod"), old)
+	r.read()
+	two := w.publish("prod")
+	w.assign("prod", two, func(m *manifest.Manifest) { m.Serial = 9 })
+	r.read()
+	r.flush()
+	w.put(manifest.KeyHead("prod"), old)
+	r.restart()
+	refused := r.c.read(t.Context())
+	if refused == nil {
+		t.Fatal("an older head is taken")
+	}
+	st, err := r.c.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if why := st.Cohorts["prod"].Why; strings.Contains(why, "publish --rollout=now") || !strings.Contains(why, "its order is not taken") || !strings.Contains(why, manifest.KeyHead("prod")) {
+		t.Errorf("%s\nrefused: %v", why, refused)
 	}
 }

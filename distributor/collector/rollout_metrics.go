@@ -14,8 +14,12 @@ var outcomes = []manifest.Outcome{manifest.OutcomePass, manifest.OutcomeFail, ma
 func (c *Collector) rolloutMetrics(e *exposition, who caller) {
 	now := c.now()
 	all := map[string]*api.Rollout{}
+	overrides := map[string][]api.Override{}
 	c.mu.RLock()
 	for _, name := range c.cohortNames(who) {
+		if co := c.cohorts[name]; co != nil && co.view != nil {
+			overrides[name] = overridesOf(co.view, now)
+		}
 		if r := c.rolloutOf(name, nil, now, false); r != nil {
 			all[name] = r
 		}
@@ -64,6 +68,16 @@ func (c *Collector) rolloutMetrics(e *exposition, who caller) {
 		}
 		if len(r.Freezes) > 0 {
 			e.sample("muster_rollout_stopped_seconds", now.Sub(r.Freezes[0].Since).Seconds(), "cohort", name, "stop", "freeze")
+		}
+	}
+	e.family("muster_overrides", "gauge", "Emergency overrides that act on the cohort.")
+	for _, name := range names {
+		e.sample("muster_overrides", float64(len(overrides[name])), "cohort", name)
+	}
+	e.family("muster_override_age_seconds", "gauge", "Age of the oldest emergency override that acts on the cohort; absent while there is none.")
+	for _, name := range names {
+		if list := overrides[name]; len(list) > 0 {
+			e.sample("muster_override_age_seconds", now.Sub(list[0].Created).Seconds(), "cohort", name)
 		}
 	}
 	e.family("muster_rollout_gate", "gauge", "1 for what a gate of the rollout says, else 0; all 0 before it says anything.")

@@ -24,6 +24,8 @@ const (
 	MaxTextBytes          = 4096 // why, reason, subject
 	MaxGateVerdicts       = 32   // carried by a rollout
 	MaxGateSamples        = 40   // carried by a gate's verdict
+	KeptGateSamples       = 12   // so many a verdict is made with: every host reads them
+	MaxStops              = 32   // halts of a rollout, and freezes
 	MaxFreshFor           = 24 * time.Hour
 	MaxRememberedContents = 64 // per cohort, in TrustState.Contents
 )

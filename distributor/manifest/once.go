@@ -1,13 +1,16 @@
+//go:build simulation
+
 package manifest
 
 import (
 	"crypto/ed25519"
 	"crypto/sha256"
+	"encoding/binary"
 	"sync"
 	"sync/atomic"
 )
 
-// once are signatures that were found good, and keyrings that were read, in this process; nil, as in every program but those that simulate a fleet: nothing is remembered.
+// once are signatures that were found good, and keyrings that were read, in this process; nil: nothing is remembered. None of this is in a program that is built without the tag.
 var once atomic.Pointer[known]
 
 type known struct {
@@ -29,8 +32,14 @@ func verify(pub ed25519.PublicKey, message, sig []byte) bool {
 	if k == nil {
 		return ed25519.Verify(pub, message, sig)
 	}
+	if len(pub) != ed25519.PublicKeySize || len(sig) != ed25519.SignatureSize {
+		return false
+	}
 	h := sha256.New()
-	for _, part := range [][]byte{pub, sig, message} { // the first two have one length each
+	for _, part := range [][]byte{pub, sig, message} {
+		var size [8]byte
+		binary.BigEndian.PutUint64(size[:], uint64(len(part)))
+		h.Write(size[:])
 		h.Write(part)
 	}
 	var sum [sha256.Size]byte
@@ -38,7 +47,7 @@ func verify(pub ed25519.PublicKey, message, sig []byte) bool {
 	k.mu.RLock()
 	good := k.good[sum]
 	k.mu.RUnlock()
-	if good || len(pub) != ed25519.PublicKeySize || len(sig) != ed25519.SignatureSize || !ed25519.Verify(pub, message, sig) {
+	if good || !ed25519.Verify(pub, message, sig) {
 		return good
 	}
 	k.mu.Lock()

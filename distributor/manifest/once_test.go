@@ -1,3 +1,5 @@
+//go:build simulation
+
 package manifest_test
 
 import (
@@ -34,6 +36,18 @@ func TestVerifyOnce(t *testing.T) {
 	forged.Signatures[0].Sig[5] ^= 1
 	if _, err := forged.VerifySignatures(manifest.KindReport, mine); err == nil {
 		t.Error("another signature is taken")
+	}
+	// Nor a signature and a payload that are cut elsewhere, nor a key or signature of another length.
+	for _, cut := range []int{63, 65} {
+		all := append(append([]byte{}, e.Signatures[0].Sig...), e.Payload...)
+		forged = *e
+		forged.Signatures = []manifest.Signature{{KeyID: key.KeyID(), Sig: all[:cut]}}
+		if _, err := forged.VerifySignatures(manifest.KindReport, mine); err == nil {
+			t.Errorf("a signature of %d bytes is taken", cut)
+		}
+	}
+	if _, err := e.VerifySignatures(manifest.KindReport, map[string]ed25519.PublicKey{key.KeyID(): key.Public()[:31]}); err == nil {
+		t.Error("a short key is taken")
 	}
 	if _, err := e.VerifySignatures(manifest.KindReport, map[string]ed25519.PublicKey{other.KeyID(): other.Public()}); err == nil {
 		t.Error("another key is taken")

@@ -2,6 +2,8 @@ package manifest
 
 import (
 	"fmt"
+	"maps"
+	"reflect"
 	"slices"
 	"time"
 )
@@ -122,4 +124,24 @@ func verifyOverride(k *Keyring, e *Envelope) (*VerifiedOverride, error) {
 	}
 	v.First = st
 	return v, nil
+}
+
+// OnlyOverrides refuses a release of kind override that says something else than the genuine one before it, its overridden statements apart: an operator key is for these, and not
+// for what is published or how it is rolled out. digest is that of before's payload; before is nil if there is none. Releases of other kinds pass.
+func OnlyOverrides(rel, before *Release, digest string) error {
+	switch {
+	case rel.Kind != ReleaseOverride:
+		return nil
+	case before == nil:
+		return fmt.Errorf("%w: release %d is an override, and nothing was released before it", ErrMalformed, rel.Epoch)
+	case rel.Prev != digest || rel.Commit != before.Commit || rel.Tree != before.Tree || rel.Settings != before.Settings || rel.Source != before.Source ||
+		!reflect.DeepEqual(rel.Policy, before.Policy) || !slices.Equal(slices.Sorted(maps.Keys(rel.Cohorts)), slices.Sorted(maps.Keys(before.Cohorts))):
+		return fmt.Errorf("%w: release %d is an override, and changes more than an override may", ErrMalformed, rel.Epoch)
+	}
+	for name, part := range rel.Cohorts {
+		if was := before.Cohorts[name]; part.Epoch != was.Epoch || (part.State == StateBlocked) != (was.State == StateBlocked) {
+			return fmt.Errorf("%w: release %d is an override, and says that epoch %d stands for cohort %s, not %d", ErrMalformed, rel.Epoch, part.Epoch, name, was.Epoch)
+		}
+	}
+	return nil
 }

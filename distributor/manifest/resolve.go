@@ -238,6 +238,11 @@ func Point(salt, host string) uint64 {
 	return binary.BigEndian.Uint64(h.Sum(nil))
 }
 
+// Turn is the part of a rollout's spread after which a host takes an epoch, from 0 to 1. Its ring is another than the waves': there the hosts of the first wave are neighbours.
+func Turn(host string, epoch uint64) float64 {
+	return float64(Point("spread/"+strconv.FormatUint(epoch, 10), host)) / math.Exp2(64)
+}
+
 // WaveSize is max(1, ceil(percent/100 × n)), 0 for n = 0.
 func WaveSize(percent float64, n int) int {
 	if n <= 0 {

@@ -220,7 +220,7 @@ type GateVerdict struct {
 	Why     string       `json:"why"` // one sentence with value, bound and unit
 	From    time.Time    `json:"from"`
 	To      time.Time    `json:"to"`
-	Samples []GateSample `json:"samples,omitempty"` // at most MaxGateSamples; more are thinned evenly, the bad ones kept first
+	Samples []GateSample `json:"samples,omitempty"` // KeptGateSamples at most; more are thinned evenly, the bad ones kept first
 }
 
 // GateSample is one look of a gate. A number that was not there, was no number or not finite is absent.

@@ -317,6 +317,7 @@ func (r *Rollout) Validate() error {
 		c.that(e.Below == "" || len(e.Below) == 16 && validHex(e.Below), "endings.below: not 16 hex digits")
 		c.text("endings.why", e.Why)
 	}
+	c.that(len(r.Halts) <= MaxStops && len(r.Freezes) <= MaxStops, "halts, freezes: more than %d", MaxStops)
 	stops := append(append(append([]Stop{}, r.Halts...), r.Freezes...), r.Holds...)
 	if r.Pause != nil {
 		stops = append(stops, *r.Pause)

@@ -53,6 +53,8 @@ func Act(in Input, a Action, now time.Time) (m manifest.Manifest, said string, c
 		return m, "", false, fmt.Errorf("%.40q is nothing that can be done with a rollout: %w", string(a.Kind), ErrUnfit)
 	case a.By == "":
 		return m, "", false, fmt.Errorf("%s cohort %s: %w: say who does it", a.Kind, in.Cohort, ErrUnfit)
+	case a.Epoch != 0 && a.Epoch != r.Target && a.Kind == Supersede:
+		return m, "", false, d.unfit("the epoch to name is the one under way, whose place is taken: that is epoch %d, not %d", r.Target, a.Epoch)
 	case a.Epoch != 0 && a.Epoch != r.Target:
 		return m, "", false, d.unfit("its target is epoch %d by now, not %d: look again", r.Target, a.Epoch)
 	}
@@ -110,7 +112,7 @@ func (d *act) pause() error {
 			return d.already("is paused already, by %s since %s%s", p.By, p.Since.UTC().Format(time.RFC3339), orNothing(": ", p.Why))
 		}
 	case r.Phase == manifest.PhaseRollingBack, r.Phase == manifest.PhaseHalted, !underWay(d.prev):
-		return d.unfit("%s; a pause stops a rollout under way, `muster freeze` stops those to come", d.stands())
+		return d.unfit("%s; a pause stops a rollout under way, `muster freeze %s --until 48h --reason …` stops those to come", d.stands(), d.in.Cohort)
 	default:
 		r.Was = r.Phase
 	}
@@ -228,7 +230,7 @@ func (d *act) abort() error {
 	}
 	halt := d.stop()
 	halt.Epoch, halt.Why = r.Target, text("aborted%s", orNothing(": ", d.Why))
-	r.Halts = append(slices.Clone(r.Halts), halt)
+	r.Halts = halts(r.Halts, halt)
 	returnsTo(r)
 	r.Phase, r.Since = manifest.PhaseRollingBack, d.now.UTC()
 	d.do("epoch %d aborted, hosts go back to epoch %d", r.Target, r.Baseline)
@@ -242,7 +244,7 @@ func (d *act) supersede() error {
 	case r.Phase == manifest.PhaseRollingBack && len(r.Halts) == 0:
 		return d.already("epoch %d goes back already, then epoch %d begins", r.Target, newest)
 	case r.Phase == manifest.PhaseRollingBack || r.Phase == manifest.PhaseHalted:
-		return d.unfit("%s; `muster rollout resume %s` ends the halt", d.stands(), d.in.Cohort)
+		return d.unfit("%s; `muster rollout resume %s --reason …` ends the halt", d.stands(), d.in.Cohort)
 	case newest <= r.Target:
 		return d.unfit("there is no newer release for it than epoch %d", r.Target)
 	case r.Phase == manifest.PhaseDone && r.Fallback != 0:
@@ -275,15 +277,19 @@ func (d *act) freeze() error {
 	case d.Why == "":
 		return d.unfit("a freeze needs a reason")
 	}
-	for _, f := range r.Freezes {
-		if f.By == d.By && f.Why == d.Why && f.Until != nil && f.Until.Equal(*d.Until) {
-			return d.already("is frozen like that already")
-		}
-	}
 	until := d.Until.UTC()
 	stop := d.stop()
 	stop.Until = &until
-	r.Freezes = append(slices.Clone(r.Freezes), stop)
+	r.Freezes = living(r.Freezes, d.now) // the new one ends later than those that are over
+	for _, f := range r.Freezes {
+		if f.By == stop.By && f.Why == stop.Why && f.Until != nil && f.Until.Equal(until) {
+			return d.already("is frozen like that already")
+		}
+	}
+	if len(r.Freezes) >= manifest.MaxStops {
+		return d.unfit("%d freezes are in force, and no more fit; `muster unfreeze %s --reason …` ends them all", len(r.Freezes), d.in.Cohort)
+	}
+	r.Freezes = append(r.Freezes, stop)
 	d.said, d.changed = fmt.Sprintf("frozen until %s: nothing moves forward, going back does", until.Format(time.RFC3339)), true
 	return nil
 }

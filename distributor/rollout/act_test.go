@@ -58,7 +58,7 @@ func TestAct(t *testing.T) {
 	until := now.Add(100 * time.Hour)
 	for where, wants := range map[string]map[rollout.ActionKind]string{
 		"at rest": {
-			rollout.Pause:     "!epoch 7 is done; a pause stops a rollout under way, `muster freeze` stops those to come",
+			rollout.Pause:     "!epoch 7 is done; a pause stops a rollout under way, `muster freeze prod --until 48h --reason …` stops those to come",
 			rollout.Resume:    "=nothing is paused or halted: epoch 7 is done",
 			rollout.Approve:   "!epoch 7 is done",
 			rollout.Abort:     "!nothing is under way: epoch 7 is done",
@@ -95,7 +95,7 @@ func TestAct(t *testing.T) {
 			rollout.Abort:  "epoch 8 aborted, hosts go back to epoch 7",
 		},
 		"rolling back": {
-			rollout.Pause:     "!epoch 8 goes back to epoch 7 since 2026-11-30T12:02:00Z: epoch 8 aborted, hosts go back to epoch 7 by ben: wrong; a pause stops a rollout under way, `muster freeze` stops those to come",
+			rollout.Pause:     "!epoch 8 goes back to epoch 7 since 2026-11-30T12:02:00Z: epoch 8 aborted, hosts go back to epoch 7 by ben: wrong; a pause stops a rollout under way, `muster freeze prod --until 48h --reason …` stops those to come",
 			rollout.Resume:    "!epoch 8 goes back to epoch 7 since 2026-11-30T12:02:00Z: epoch 8 aborted, hosts go back to epoch 7 by ben: wrong; resume it when it is there",
 			rollout.Approve:   "!epoch 8 goes back to epoch 7",
 			rollout.Abort:     "=epoch 8 goes back already: epoch 8 goes back to epoch 7",
@@ -160,6 +160,7 @@ func TestActRefuses(t *testing.T) {
 	soon, past := f.now.Add(time.Hour), f.now.Add(-time.Second)
 	for want, a := range map[string]rollout.Action{
 		"its target is epoch 8 by now, not 7: look again":                     {Kind: rollout.Approve, Epoch: 7},
+		"is the one under way, whose place is taken: that is epoch 8, not 9":  {Kind: rollout.Supersede, Epoch: 9},
 		"there is no wave 4, it has 3":                                        {Kind: rollout.Approve, Wave: 4},
 		"wave 3 wants no approval: epoch 8 waits":                             {Kind: rollout.Approve, Wave: 3},
 		"a freeze needs an end that is to come":                               {Kind: rollout.Freeze, Why: "x"},

@@ -29,13 +29,21 @@ type Applied struct {
 	View  *manifest.View // the head that stands now; nil if there is none
 	// History is why the copy of the head could not be written. The head itself is in force: this is a warning.
 	History error
+	// Restored says that the head was deleted, or put back, and was restored from its newest copy before anything was decided.
+	Restored bool
 }
 
 // Apply reads the cohort's head, lets decide make the next manifest, signs it and puts it in place by compare-and-swap; then it writes the history copy. When
-// somebody else was first, or an answer was lost, it reads and decides again. A head is never written that trust would not accept after the one before it.
+// somebody else was first, or an answer was lost, it reads and decides again. A head is never written that trust would not accept after the one before it. A head that was deleted is restored
+// from its newest genuine copy first, so that nothing is ever decided anew that a cohort had once; one that is behind its copies is refused.
 func Apply(ctx context.Context, st store.Store, trust manifest.TrustState, signer manifest.Signer, cohort string, now time.Time, decide Decide) (*Applied, error) {
+	return apply(ctx, st, trust, signer, cohort, now, false, decide)
+}
+
+// apply with back also restores a head that is behind its copies.
+func apply(ctx context.Context, st store.Store, trust manifest.TrustState, signer manifest.Signer, cohort string, now time.Time, back bool, decide Decide) (*Applied, error) {
 	key := manifest.KeyHead(cohort)
-	var seen bool
+	var seen, anew bool
 	var written [][]byte // heads of ours whose answer was lost
 	for try := range attempts {
 		if err := pause(ctx, try); err != nil {
@@ -54,41 +62,83 @@ func Apply(ctx context.Context, st store.Store, trust manifest.TrustState, signe
 		}
 		seen = seen || there
 		var prev *manifest.View
-		after := trust
+		after, why := trust, "" // why the head is to be restored
 		if there {
-			if after, prev, err = trust.AcceptHead(cohort, obj.Data, now); err != nil {
+			after, prev, err = trust.AcceptHead(cohort, obj.Data, now)
+			switch {
+			case errors.Is(err, manifest.ErrOrder) && back:
+				why = "the head was put back to an older one"
+			case errors.Is(err, manifest.ErrOrder):
+				return nil, behind(ctx, st, trust, cohort, now, fmt.Errorf("head of cohort %s (%s): %w", cohort, key, err))
+			case err != nil:
 				return nil, fmt.Errorf("head of cohort %s (%s): %w", cohort, key, err)
+			case slices.ContainsFunc(written, func(w []byte) bool { return bytes.Equal(w, obj.Data) }):
+				return &Applied{Wrote: true, View: prev, History: copyHead(ctx, st, cohort, prev, obj.Data), Restored: anew}, nil
+			case back && !anew:
+				newest, _, err := newestCopy(ctx, st, trust, cohort, now)
+				if err != nil {
+					return nil, err
+				}
+				if newest != nil && newest.Manifest.Serial > prev.Manifest.Serial {
+					why = "the head was put back to an older one"
+				}
 			}
-			if slices.ContainsFunc(written, func(w []byte) bool { return bytes.Equal(w, obj.Data) }) {
-				return &Applied{Wrote: true, View: prev, History: copyHead(ctx, st, cohort, prev, obj.Data)}, nil
-			}
+		} else {
+			why = "the head was deleted"
 		}
-		next, changed, err := decide(prev)
-		if err != nil {
-			return nil, err
-		}
-		if !changed {
-			return &Applied{View: prev}, nil
-		}
-		if !there {
-			if err := aboveHistory(ctx, st, trust, cohort, now, &next); err != nil {
+		var data []byte
+		var view *manifest.View
+		if why != "" {
+			if data, view, err = restored(ctx, st, trust, signer, cohort, why, now); err != nil {
 				return nil, err
 			}
 		}
-		data, view, err := seal(after, cohort, prev, next, signer, now)
-		if err != nil {
-			return nil, err
+		restores := view != nil
+		if !restores {
+			next, changed, err := decide(prev)
+			if err != nil {
+				return nil, err
+			}
+			if !changed {
+				return &Applied{Wrote: anew, View: prev, Restored: anew}, nil
+			}
+			if data, view, err = seal(after, cohort, prev, next, signer, now); err != nil {
+				return nil, err
+			}
+			if there {
+				old, err := taken(ctx, st, trust, cohort, prev, view, data, now)
+				if err != nil {
+					return nil, err
+				}
+				if old {
+					// Copies are written after heads: if the head is still the one that was read, it is not that somebody was first.
+					again, err := st.Get(ctx, key, manifest.MaxHeadBytes)
+					if err != nil || again.Token != obj.Token {
+						continue
+					}
+					return nil, behind(ctx, st, trust, cohort, now, fmt.Errorf("head of cohort %s (%s) is %s: %w: a later one was given already", cohort, key, prev.Mark(), manifest.ErrOrder))
+				}
+			}
 		}
 		if there {
 			_, err = st.Replace(ctx, key, data, obj.Token)
 		} else {
 			_, err = st.Create(ctx, key, data)
 		}
+		if err == nil && restores {
+			anew = true
+			if err := copyHead(ctx, st, cohort, view, data); err != nil {
+				return nil, err // what follows would leave a gap
+			}
+			continue // decided is on what stands now
+		}
 		switch {
 		case err == nil:
-			return &Applied{Wrote: true, View: view, History: copyHead(ctx, st, cohort, view, data)}, nil
+			return &Applied{Wrote: true, View: view, History: copyHead(ctx, st, cohort, view, data), Restored: anew}, nil
 		case errors.Is(err, store.ErrConflict), errors.Is(err, store.ErrExists):
 			// Somebody was first, or the head is gone: the next read tells.
+		case passing(err) && restores:
+			anew = true
 		case passing(err):
 			written = append(written, data)
 		default:
@@ -142,6 +192,7 @@ func seal(trust manifest.TrustState, cohort string, prev *manifest.View, m manif
 	return data, view, nil
 }
 
+// copyHead writes the history copy of a head. What is there already stays: a copy never changes.
 func copyHead(ctx context.Context, st store.Store, cohort string, v *manifest.View, data []byte) error {
 	key := manifest.KeyHistory(cohort, v.Mark())
 	var err error
@@ -149,60 +200,18 @@ func copyHead(ctx context.Context, st store.Store, cohort string, v *manifest.Vi
 		if pause(ctx, try) != nil {
 			break
 		}
-		if err = st.Put(ctx, key, data); err == nil {
+		if _, err = st.Create(ctx, key, data); err == nil {
 			return nil
+		}
+		if errors.Is(err, store.ErrExists) {
+			obj, readErr := st.Get(ctx, key, manifest.MaxHeadBytes)
+			switch {
+			case readErr == nil && bytes.Equal(obj.Data, data):
+				return nil
+			case readErr == nil, errors.Is(readErr, store.ErrTooLarge):
+				return fmt.Errorf("copy the head of cohort %s to %s: something else is there: %w; it was left, check the store with muster fsck", cohort, key, store.ErrExists)
+			}
 		}
 	}
 	return fmt.Errorf("copy the head of cohort %s to %s: %w", cohort, key, err)
-}
-
-// aboveHistory raises the order of a first head above every genuine copy of earlier heads: where a head was deleted, agents remember its order and would refuse
-// a lower one. One more serial is left out, since the copy of the last head may be missing.
-func aboveHistory(ctx context.Context, st store.Reader, trust manifest.TrustState, cohort string, now time.Time, m *manifest.Manifest) error {
-	prefix := manifest.PrefixHistory + cohort + "/"
-	var marks []manifest.Mark
-	for after := ""; ; {
-		page, err := st.List(ctx, prefix, after, 1000)
-		if err != nil {
-			return fmt.Errorf("list %s: %w", prefix, err)
-		}
-		for _, info := range page {
-			name := info.Key[len(prefix):]
-			if mark, err := manifest.ParseMark(trimJSON(name)); err == nil {
-				marks = append(marks, mark)
-			}
-			after = info.Key
-		}
-		if len(page) < 1000 {
-			break
-		}
-	}
-	slices.SortFunc(marks, func(a, b manifest.Mark) int { return b.Compare(a) })
-	for _, mark := range marks {
-		obj, err := st.Get(ctx, manifest.KeyHistory(cohort, mark), manifest.MaxHeadBytes)
-		if errors.Is(err, store.ErrTooLarge) || errors.Is(err, store.ErrNotFound) {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("read the history of cohort %s: %w", cohort, err)
-		}
-		_, old, err := trust.AcceptHead(cohort, obj.Data, now)
-		if err != nil || old.Mark() != mark {
-			continue // not genuine: anybody who may write the bucket can put it there
-		}
-		m.Era, m.Serial = max(m.Era, mark.Era), max(m.Serial, mark.Serial+2)
-		return nil
-	}
-	if len(marks) > 0 {
-		return fmt.Errorf("the head of cohort %s is gone, and none of the %d copies under %s is genuine: %w; hosts would refuse a head that starts anew, so nothing was assigned: restore %s from a backup of the store",
-			cohort, len(marks), prefix, ErrVanished, manifest.KeyHead(cohort))
-	}
-	return nil
-}
-
-func trimJSON(name string) string {
-	if n := len(name) - len(".json"); n > 0 && name[n:] == ".json" {
-		return name[:n]
-	}
-	return name
 }

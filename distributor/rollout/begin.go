@@ -22,7 +22,7 @@ func (s *step) rest() {
 	}
 	target := s.part.Epoch
 	switch {
-	case s.adoptBase(), s.brokenBefore(), s.heldBySibling(), s.personPaused():
+	case s.personPaused(), s.adoptBase(), s.brokenBefore(), s.heldBySibling(), s.neverHeardBefore():
 		return
 	case r.Phase == manifest.PhasePaused:
 		s.unpause() // what held it back is gone
@@ -47,6 +47,9 @@ func (s *step) rest() {
 		s.stop("epoch %d waits: no host of the cohort reports%s", target, orNothing(": ", s.seen.Unseen))
 		return
 	}
+	if s.waitsForHosts() {
+		return
+	}
 	s.begin(target)
 }
 
@@ -68,7 +71,7 @@ func (s *step) beginWave(wave int, list []manifest.GateVerdict) {
 	r := &s.m.Rollout
 	r.Wave, r.Extended = wave, 0
 	if wave > 1 {
-		r.Skipped = nil
+		r.Skipped = slices.DeleteFunc(slices.Clone(r.Skipped), func(gate string) bool { return gate != neverHeard })
 	}
 	if list != nil {
 		s.resting(list)
@@ -92,6 +95,14 @@ func (s *step) advance() {
 	}
 	if why := s.tooFew(wave); why != "" {
 		s.hold(s.tooFewOf(nil, why), why)
+		return
+	}
+	if why := s.neverHeard(); why != "" {
+		if s.overdue() {
+			s.hold([]manifest.GateVerdict{s.neverHeardOf(why)}, why)
+			return
+		}
+		s.waitsForHosts()
 		return
 	}
 	c := &s.count
@@ -194,7 +205,7 @@ func (s *step) noHosts() {
 func (s *step) awaitApproval() {
 	r := &s.prev.Rollout
 	switch {
-	case s.wantsApproval(r.Wave), s.settling():
+	case s.wantsApproval(r.Wave), s.settling(), s.waitsForHosts():
 	case s.frozen() != nil:
 		s.wait = stopped(*r, s.in.Cohort, s.now)
 	case s.open(r.Target, r.Wave):

@@ -36,6 +36,7 @@ func Decisions(prev, next *manifest.View) []Decision {
 	d.stops("frozen", "the freeze ended", was.Freezes, is.Freezes)
 	d.stops("held", "the hold ended", was.Holds, is.Holds)
 	d.overrides(prev.Overrides, next.Overrides)
+	d.endings(was.Endings, is.Endings)
 	d.approvals(&was, &is)
 	d.rollout(prev.Manifest, next.Manifest)
 	return d.found
@@ -61,7 +62,8 @@ func (d *decisions) addAt(at time.Time, x Decision) {
 func (d *decisions) rollout(a, b manifest.Manifest) {
 	was, is := a.Rollout, b.Rollout
 	x := Decision{Epoch: is.Target, By: is.By, Why: is.Why}
-	if !slices.EqualFunc(was.Verdicts, is.Verdicts, func(a, b manifest.GateVerdict) bool { return reflect.DeepEqual(a, b) }) {
+	same := func(a, b manifest.GateVerdict) bool { return reflect.DeepEqual(a, b) }
+	if !slices.EqualFunc(was.Verdicts, is.Verdicts, same) && !slices.EqualFunc(withoutSamples(was.Verdicts), is.Verdicts, same) {
 		x.Verdicts = is.Verdicts
 	}
 	switch {
@@ -72,6 +74,8 @@ func (d *decisions) rollout(a, b manifest.Manifest) {
 			return
 		}
 		x.What = orText(x.What, fmt.Sprintf("epoch %d: %s", is.Target, is.Phase))
+	case is.Extended > was.Extended && is.Phase == manifest.PhaseDone:
+		x.What = fmt.Sprintf("epoch %d is watched longer", is.Target)
 	case is.Extended > was.Extended:
 		x.What = fmt.Sprintf("epoch %d: %s bakes longer", is.Target, waveName(&is.Policy, is.Wave))
 	case is.Policy.Gates != nil && !samePolicy(was.Policy, is.Policy):
@@ -192,6 +196,18 @@ func (d *decisions) overrides(was, is []manifest.VerifiedOverride) {
 			}
 			what := strings.TrimSpace("override " + o.ID + " of " + strings.Join(services, ", "))
 			d.addAt(o.Created, Decision{What: what, Epoch: o.Epoch, By: o.Author, Why: o.Reason, Hosts: o.Hosts, Until: &o.NotAfter})
+		}
+	}
+}
+
+// endings tells which overrides begin to end.
+func (d *decisions) endings(was, is []manifest.Ending) {
+	in := func(e manifest.Ending, list []manifest.Ending) bool {
+		return slices.ContainsFunc(list, func(o manifest.Ending) bool { return o.Override == e.Override })
+	}
+	for _, e := range is {
+		if !in(e, was) {
+			d.add(Decision{What: "override " + e.Override + " is taken from its hosts in steps", By: Muster, Why: e.Why})
 		}
 	}
 }

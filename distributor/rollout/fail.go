@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/muster-config/muster/distributor/manifest"
+	"github.com/muster-config/muster/distributor/rollout/gate"
 )
 
 // failed sends a rollout back that failed, whatever it waits for.
@@ -54,17 +55,16 @@ func (c *tally) silencedBy() bool {
 // late: a wave was not confirmed in its time.
 func (s *step) late() string {
 	r := &s.prev.Rollout
-	if !s.overdue() || s.unheard() || s.seen.Settling != "" {
+	if !s.overdue() || s.unheard() || s.seen.Settling != "" || s.neverHeard() != "" {
 		return ""
 	}
-	limit := duration(s.policy.Timeout)
-	return fmt.Sprintf("%s is not confirmed within %s: %s", s.wave(r.Wave), limit, s.unconfirmed())
+	return fmt.Sprintf("%s is not confirmed within %s: %s", s.wave(r.Wave), s.patience(), s.unconfirmed())
 }
 
 // overdue says that the time of a wave is over. A freeze, during which nobody is told, does not count.
 func (s *step) overdue() bool {
 	r := &s.prev.Rollout
-	limit := duration(s.policy.Timeout)
+	limit := s.patience()
 	if r.Phase != manifest.PhaseAdvancing || limit == 0 || s.frozen() != nil {
 		return false
 	}
@@ -75,6 +75,15 @@ func (s *step) overdue() bool {
 		}
 	}
 	return s.now.Sub(since) >= limit
+}
+
+// patience is how long the wave under way may take.
+func (s *step) patience() time.Duration {
+	hosts := make([]map[string]string, len(s.count.hosts))
+	for i := range hosts {
+		hosts[i] = s.count.hosts[i].Labels
+	}
+	return Patience(&s.policy, s.current(), hosts)
 }
 
 // unheard says that a wave cannot be confirmed for want of hosts that are heard, and that this is not the release's doing: then a person is asked.
@@ -90,7 +99,7 @@ func (s *step) unheard() bool {
 // fail halts the cohort, and sends the hosts that were told back to the baseline, if the policy has it so.
 func (s *step) fail(by, why string) {
 	from := s.prev.Rollout
-	s.m.Rollout.Halts = append(slices.Clone(from.Halts), manifest.Stop{By: by, Why: text("epoch %d: %s", from.Target, why), Since: s.now.UTC(), Epoch: from.Target})
+	s.m.Rollout.Halts = halts(from.Halts, manifest.Stop{By: by, Why: text("epoch %d: %s", from.Target, why), Since: s.now.UTC(), Epoch: from.Target})
 	if s.policy.OnFailure == "halt" && by == Muster {
 		returnsTo(&s.m.Rollout)
 		s.to(manifest.PhaseHalted, "epoch %d failed at %s and stays where it is: %s", from.Target, s.wave(s.judgedWave()), why)
@@ -98,6 +107,16 @@ func (s *step) fail(by, why string) {
 		return
 	}
 	s.goBack("epoch %d failed at %s, back to epoch %d: %s", from.Target, s.wave(s.judgedWave()), baselineOf(&from), why)
+}
+
+// halts is a list of halts with one more: the newest of a release, and of all so many as an order may have.
+func halts(list []manifest.Stop, one manifest.Stop) []manifest.Stop {
+	list = slices.Clone(list)
+	if len(list) >= manifest.MaxStops {
+		list = slices.DeleteFunc(list, func(h manifest.Stop) bool { return h.Epoch == one.Epoch })
+	}
+	list = append(list, one)
+	return list[max(0, len(list)-manifest.MaxStops):]
 }
 
 // baselineOf is where a failure of the rollout returns to.
@@ -181,11 +200,38 @@ func (s *step) halted() {
 	}
 }
 
+// NotRestored is in what a halted cohort waits for while there is a newer release that does not end the halt.
+const NotRestored = "waits: it does not restore"
+
+// unrestored says of a halt that goes on which services a newer release leaves as the failed one has them.
+func (s *step) unrestored() {
+	r := &s.prev.Rollout
+	var left []string
+	for _, h := range r.Halts {
+		if s.part.Epoch > h.Epoch {
+			_, more := s.changed(h.Epoch, r.Baseline)
+			left = append(left, more...)
+		}
+	}
+	if left = slices.Compact(slices.Sorted(slices.Values(left))); len(left) > 0 {
+		s.wait = fmt.Errorf("%w; epoch %d %s %s as epoch %d had it", stopped(*r, s.in.Cohort, s.now), s.part.Epoch, NotRestored, strings.Join(left, ", "), r.Baseline)
+	}
+}
+
 // restored are the services that a release changed against a baseline, if the newest release has all of them as the baseline has them; else nil. Services of host variants count as well.
 func (s *step) restored(epoch, baseline uint64) []string {
+	list, left := s.changed(epoch, baseline)
+	if len(left) > 0 {
+		return nil
+	}
+	return list
+}
+
+// changed are those that a release changed, apart those that the newest release has otherwise than the baseline.
+func (s *step) changed(epoch, baseline uint64) (list, left []string) {
 	was, bad, is := s.seen.Services[baseline], s.seen.Services[epoch], s.seen.Services[s.part.Epoch]
 	if was == nil || bad == nil || is == nil {
-		return nil // not known
+		return nil, nil // not known
 	}
 	// A host without a variant of its own runs the cohort's.
 	of := func(m map[string]string, key string) string {
@@ -201,40 +247,75 @@ func (s *step) restored(epoch, baseline uint64) []string {
 	keys := maps.Clone(was)
 	maps.Copy(keys, bad)
 	maps.Copy(keys, is)
-	var list []string
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
 		if of(was, key) == of(bad, key) {
 			continue
 		}
 		if of(is, key) != of(was, key) {
-			return nil
+			left = append(left, key)
+			continue
 		}
 		list = append(list, key)
 	}
-	return list
+	return list, left
 }
 
-// watch ends the time after the last wave: a failure until then still goes back.
+// watch ends the time after the last wave: a failure until then still goes back. While a gate says nothing it takes longer, as a bake does; what is not known then is called so.
 func (s *step) watch() {
 	if s.failed() || s.superseded() {
 		return
 	}
 	r := &s.prev.Rollout
 	watch := duration(s.policy.Watch)
-	if s.now.Before(r.Since.Add(watch)) {
+	end := r.Since.Add(watch * time.Duration(1+r.Extended))
+	wait := func() {
 		if s.part.Epoch > r.Target {
-			s.stop("epoch %d waits until epoch %d was watched, at %s; `muster rollout supersede %s` begins it now", s.part.Epoch, r.Target, r.Since.Add(watch).UTC().Format(time.RFC3339), s.in.Cohort)
+			s.stop("epoch %d waits until epoch %d was watched, at %s; `muster rollout supersede %s --reason …` begins it now", s.part.Epoch, r.Target, end.UTC().Format(time.RFC3339), s.in.Cohort)
 		}
+	}
+	if s.now.Before(r.Since.Add(watch)) {
+		wait()
 		return
 	}
 	if s.settling() {
 		return
 	}
+	list := s.heard(s.judgedWave())
+	open := append(s.saying(list, manifest.OutcomeInconclusive), s.saying(list, manifest.OutcomeBroken)...)
+	switch {
+	case len(open) > 0 && s.now.Before(end):
+		wait()
+		return
+	case len(open) > 0 && r.Extended < extensions:
+		s.resting(list)
+		s.m.Rollout.Extended++
+		s.m.Rollout.By = s.in.By
+		s.m.Rollout.Why = text("epoch %d to all hosts: watched %s longer: %s", r.Target, watch, sayings(open))
+		s.moved = true
+		return
+	}
+	well := fmt.Sprintf("and well for %s after that", watch)
+	if len(open) > 0 {
+		well = fmt.Sprintf("and no failure was seen for %s after that, but nothing certain was known in that time: %s", end.Sub(r.Since), sayings(open))
+	}
+	if alone := alone(list); len(alone) > 0 {
+		well += "; not judged in that time, since no control group is left: gate " + strings.Join(alone, ", ")
+	}
 	s.resting(s.heard(s.judgedWave()))
-	s.m.Rollout.Fallback, s.m.Rollout.Wave, s.m.Rollout.Started = 0, 0, nil
-	s.to(manifest.PhaseDone, "epoch %d to all hosts, and well for %s after that", r.Target, watch)
+	s.m.Rollout.Fallback, s.m.Rollout.Wave, s.m.Rollout.Started, s.m.Rollout.Extended = 0, 0, nil, 0
+	s.to(manifest.PhaseDone, "epoch %d to all hosts, %s", r.Target, well)
 	s.statements()
 	if s.part.Epoch == r.Target {
 		s.idle()
 	}
+}
+
+// alone are the gates that pass for want of anything to compare with.
+func alone(list []manifest.GateVerdict) (names []string) {
+	for _, v := range list {
+		if v.Outcome == manifest.OutcomePass && v.Why == gate.NoControlLeft {
+			names = append(names, v.Gate)
+		}
+	}
+	return names
 }

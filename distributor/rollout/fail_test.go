@@ -164,6 +164,57 @@ func TestLateFailure(t *testing.T) {
 	}
 }
 
+// A watch in which gates say nothing takes longer, twice; then nobody is told that all is well.
+func TestWatchWithoutData(t *testing.T) {
+	for name, c := range map[string]struct {
+		comes time.Duration // when the gate speaks again, after the begin of the watch; 0: never
+		say   manifest.Outcome
+		says  string
+		lasts time.Duration
+	}{
+		"never":            {0, "", "epoch 8 to all hosts, and no failure was seen for 1h30m0s after that, but nothing certain was known in that time: gate errors: the source is down", 90 * time.Minute},
+		"in time":          {10 * time.Minute, manifest.OutcomePass, "epoch 8 to all hosts, and well for 30m0s after that", 30 * time.Minute},
+		"late":             {50 * time.Minute, manifest.OutcomePass, "epoch 8 to all hosts, and well for 30m0s after that", 50 * time.Minute},
+		"late, and fails":  {50 * time.Minute, manifest.OutcomeFail, "back to epoch 7: gate errors", 50 * time.Minute},
+		"nothing to judge": {time.Second, "alone", "and well for 30m0s after that; not judged in that time, since no control group is left: gate errors", 30 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFleet(t, 20, gated(standard(), "errors"))
+			f.gates = func(q gate.Question) []manifest.GateVerdict {
+				switch {
+				case q.Wave <= 3:
+					return say1(q, manifest.OutcomePass, "well")
+				case !q.Last:
+					t.Error("the watch comes after the last wave")
+				case c.comes == 0 || q.Now.Before(q.From.Add(c.comes)):
+					return say1(q, manifest.OutcomeInconclusive, "the source is down")
+				case c.say == "alone":
+					return say1(q, manifest.OutcomePass, gate.NoControlLeft)
+				}
+				return say1(q, c.say, "heard")
+			}
+			f.publish(8, map[string]string{"a": "a8"})
+			f.until("it is watched", 5*time.Hour, func() bool { return f.r().Phase == manifest.PhaseDone && f.r().Fallback == 7 })
+			since := f.r().Since
+			extended := 0
+			f.until("the watch is over", 5*time.Hour, func() bool {
+				extended = max(extended, f.r().Extended)
+				return f.r().Fallback == 0
+			})
+			r := f.r()
+			if lasted := f.now.Sub(since); lasted < c.lasts || lasted > c.lasts+2*time.Minute {
+				t.Errorf("it took %s", lasted)
+			}
+			if !strings.Contains(r.Why, c.says) || r.Extended != 0 {
+				t.Errorf("says %q, want %q; extended %d", r.Why, c.says, r.Extended)
+			}
+			if want := min(int((c.lasts-time.Minute)/(30*time.Minute)), 2); extended != want {
+				t.Errorf("extended %d times, want %d", extended, want)
+			}
+		})
+	}
+}
+
 // on_failure: halt leaves everything where it is. A resume begins again from wave 1, an abort goes back.
 func TestOnFailureHalt(t *testing.T) {
 	begin := func() *fleet {

@@ -112,6 +112,9 @@ func (f *fleet) put(m manifest.Manifest) {
 		v.Statements = append(v.Statements, manifest.VerifiedStatement{Statement: manifest.Statement{Epoch: epoch}, Digest: e.Digest()})
 	}
 	before := f.view
+	if before != nil {
+		v.Overrides = before.Overrides
+	}
 	f.view = v
 	f.heads = append(f.heads, v)
 	if err := m.Validate(); err != nil {
@@ -206,6 +209,8 @@ func (f *fleet) observed() rollout.Observed {
 			o.Verdict = h.bad(to)
 		case h.Running != to:
 			o.Verdict = verdict.Applying
+		case f.under(h) != "":
+			o.Verdict = verdict.Overridden
 		default:
 			o.Verdict = verdict.Confirmed
 		}

@@ -34,9 +34,9 @@ func Question(in Input, seen Observed, now time.Time) (q gate.Question, ok bool)
 	case r.Phase == manifest.PhaseRollingBack || r.Phase == manifest.PhaseHalted:
 		return q, false
 	case underWay(m):
-		q.Bake = bakeOf(&r.Policy, r.Wave)
+		q.Bake, q.Last = bakeOf(&r.Policy, r.Wave), r.Wave >= len(r.Policy.Waves)
 	case r.Phase == manifest.PhaseDone && r.Fallback != 0:
-		q.Baseline, q.Wave, q.Bake = r.Fallback, len(r.Policy.Waves)+1, duration(r.Policy.Watch)
+		q.Baseline, q.Wave, q.Bake, q.Last = r.Fallback, len(r.Policy.Waves)+1, duration(r.Policy.Watch), true
 	case part.Epoch > r.Target:
 		q.Wave, q.Epoch, q.Baseline, q.From = 0, part.Epoch, r.Target, now
 		return q, true
@@ -122,6 +122,15 @@ func (s *step) resting(list []manifest.GateVerdict) {
 	s.m.Rollout.Verdicts = slices.Clone(list[:min(len(list), manifest.MaxGateVerdicts)])
 }
 
+// withoutSamples are verdicts in words only: an order that stands for long is read by every host, again and again.
+func withoutSamples(list []manifest.GateVerdict) []manifest.GateVerdict {
+	list = slices.Clone(list)
+	for i := range list {
+		list[i].Samples = nil
+	}
+	return list
+}
+
 // bake waits for the time of a wave, and then for every gate to pass and enough hosts to be confirmed. What is inconclusive then has two more times that long; then a person is asked.
 func (s *step) bake() {
 	r := &s.prev.Rollout
@@ -132,17 +141,23 @@ func (s *step) bake() {
 	list := s.heard(r.Wave)
 	open := s.saying(list, manifest.OutcomeInconclusive)
 	enough := s.count.confirmed >= s.needed(s.count.able) || s.passedOver()
-	if len(open) == 0 && enough {
+	never := s.neverHeard()
+	if len(open) == 0 && enough && never == "" {
 		s.passed(list)
 		return
 	}
 	if s.now.Before(r.Since.Add(bake * time.Duration(1+r.Extended))) {
+		s.waitsForHosts()
 		return
 	}
 	why := sayings(open)
 	if !enough {
 		why = join(why, s.unconfirmed())
 		list = s.tooFewOf(list, s.unconfirmed())
+	}
+	if never != "" {
+		why = join(why, never)
+		list = append(list, s.neverHeardOf(never))
 	}
 	if r.Extended < extensions {
 		s.resting(list)

@@ -7,7 +7,10 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/muster-config/muster/distributor/manifest"
 	"github.com/muster-config/muster/distributor/rollout/gate"
@@ -47,9 +50,14 @@ type Controller struct {
 	Now    func() time.Time // nil: time.Now
 	Log    *slog.Logger     // nil: silent
 	// Waits is told after each look what a cohort waits for, nil for nothing; nil: nobody wants to know.
+	// It is called from several goroutines.
 	Waits func(cohort string, why error)
+	// AtOnce is how many cohorts are looked at at the same time; 0: 8.
+	AtOnce int
 
-	said map[string]string // cohort → last trouble, so that it is logged once
+	mu     sync.Mutex
+	said   map[string]string    // cohort → last trouble, so that it is logged once
+	failed map[string]time.Time // cohort → when Run last failed with it
 }
 
 // Policies is what observations may know beside: a whole release, whose policy is the one for what comes after it.
@@ -64,6 +72,8 @@ const (
 	lookEvery = 5 * time.Second        // time alone decides too: an order's age, a freeze's end
 	restEvery = 100 * time.Millisecond // at most ten looks a second, however much is reported
 	mostRest  = 10 * time.Second
+	// failedRest is how long a cohort rests with which something failed, such as a disk that is full: hosts report all the time, and each report is a reason to look.
+	failedRest = 4 * time.Second
 )
 
 // Run steers until ctx ends.
@@ -75,7 +85,7 @@ func (c *Controller) Run(ctx context.Context) error {
 			heard = c.Gates.Changed()
 		}
 		begin := time.Now()
-		c.Step(ctx)
+		c.step(ctx, c.rests)
 		// Looking costs at most a fifth of a core. A look that stood still, as the machine did or a store, does not cost that: it is no reason to rest for long.
 		if !sleep(ctx, min(max(restEvery, 4*time.Since(begin)), mostRest), nil, nil) || !sleep(ctx, lookEvery, changed, heard) {
 			return nil
@@ -97,23 +107,70 @@ func sleep(ctx context.Context, d time.Duration, wake, heard <-chan struct{}) bo
 	return true
 }
 
-// Step looks at every cohort once, and writes what is to be written. One that fails holds back no other; why is logged once.
+const (
+	atOnce = 8
+	// lookFor is how long a look at one cohort may take: what was seen is good for no longer.
+	lookFor = goodFor
+)
+
+// Step looks at every cohort once, and writes what is to be written. One that fails, or for which the store is slow, holds back no other; why is logged once.
 func (c *Controller) Step(ctx context.Context) {
+	c.step(ctx, func(string) bool { return false })
+}
+
+// rests says whether a cohort failed a moment ago.
+func (c *Controller) rests(cohort string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at, ok := c.failed[cohort]
+	return ok && time.Since(at) < failedRest
+}
+
+// noteFailed remembers that something failed with a cohort. To wait is no failure, and to have lost a race is not either.
+func (c *Controller) noteFailed(cohort string, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err == nil || errors.Is(err, ErrStopped) || errors.Is(err, ErrUnjudged) || errors.Is(err, store.ErrConflict) {
+		delete(c.failed, cohort)
+		return
+	}
+	if c.failed == nil {
+		c.failed = map[string]time.Time{}
+	}
+	c.failed[cohort] = time.Now()
+}
+
+func (c *Controller) step(ctx context.Context, rests func(cohort string) bool) {
 	newest, err := c.Seen.Newest(ctx)
 	c.tell("", err)
 	if err != nil {
 		return
 	}
+	var looks errgroup.Group
+	looks.SetLimit(atOnce)
+	if c.AtOnce > 0 {
+		looks.SetLimit(c.AtOnce)
+	}
 	for _, name := range slices.Sorted(maps.Keys(newest.Release.Cohorts)) {
 		if newest.Release.Cohorts[name].Epoch == 0 || ctx.Err() != nil {
 			continue // nothing stands there yet
 		}
-		err := c.cohort(ctx, newest, name)
-		c.tell(name, err)
-		if c.Waits != nil && ctx.Err() == nil {
-			c.Waits(name, err)
+		if rests(name) {
+			continue
 		}
+		looks.Go(func() error {
+			bounded, cancel := context.WithTimeout(ctx, lookFor)
+			defer cancel()
+			err := c.cohort(bounded, newest, name)
+			c.tell(name, err)
+			c.noteFailed(name, err)
+			if c.Waits != nil && ctx.Err() == nil {
+				c.Waits(name, err)
+			}
+			return nil
+		})
 	}
+	_ = looks.Wait() // none has an error that is not told
 }
 
 func (c *Controller) cohort(ctx context.Context, newest Newest, name string) error {
@@ -253,6 +310,8 @@ func (c *Controller) news(of string, err error) (text string, news bool) {
 	if err != nil && !errors.Is(err, context.Canceled) {
 		text = err.Error()
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.said == nil {
 		c.said = map[string]string{}
 	}

@@ -46,6 +46,7 @@ func Next(policy manifest.RolloutPolicy, in Input, seen Observed, now time.Time)
 	} else {
 		s.wait = fmt.Errorf("cohort %s: %w", in.Cohort, ErrUnjudged)
 	}
+	s.endings()
 	if !s.moved && !s.due() {
 		return manifest.Manifest{}, false, s.wait
 	}
@@ -75,11 +76,14 @@ func newStep(policy manifest.RolloutPolicy, in Input, part manifest.ReleaseCohor
 	return &step{in: in, policy: policy, part: part, prev: &in.Prev.Manifest, seen: seen, now: now, m: successor(in)}
 }
 
-// successor is the head's manifest with the next serial.
+// successor is the head's manifest with the next serial. What a rollout that is over rested on stays with the order that ended it, which the history keeps.
 func successor(in Input) manifest.Manifest {
 	prev := &in.Prev.Manifest
 	m := *prev
 	m.V, m.Store, m.Repo, m.Era, m.Serial, m.Ext = manifest.Version, in.Store, in.Repo, max(in.Era, prev.Era), prev.Serial+1, nil
+	if r := &m.Rollout; r.Phase == manifest.PhaseDone && r.Fallback == 0 {
+		r.Verdicts = withoutSamples(r.Verdicts)
+	}
 	return m
 }
 
@@ -99,6 +103,7 @@ func (s *step) decide() {
 		s.goOnBack()
 	case phase == manifest.PhaseHalted:
 		s.halted()
+		s.unrestored()
 	case s.underWay():
 		s.goOn()
 	case phase == manifest.PhaseDone && r.Fallback != 0:

@@ -56,7 +56,8 @@ func Now(in Input) (m manifest.Manifest, changed bool, err error) {
 		}
 	}
 	moves := assigned != part.Epoch || !everywhere
-	if !moves && prev.Era == in.Era && prev.FreshUntil.Sub(in.Now) >= manifest.MaxFreshFor/2 {
+	idle := !moves && forNothing(&prev.Rollout)
+	if !moves && !idle && prev.Era == in.Era && prev.FreshUntil.Sub(in.Now) >= manifest.MaxFreshFor/2 {
 		return m, false, nil
 	}
 	m = prev
@@ -66,6 +67,10 @@ func Now(in Input) (m manifest.Manifest, changed bool, err error) {
 			return manifest.Manifest{}, false, err
 		}
 		assignAll(&m, in, part, in.Prev)
+	}
+	if idle {
+		goOn(&m.Rollout, in.Now)
+		m.Rollout.By = in.By
 	}
 	stamp(&m, in.Now)
 	return m, true, nil

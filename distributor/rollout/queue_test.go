@@ -89,6 +89,18 @@ func TestB102NewReleaseWhileOneIsUnderWay(t *testing.T) {
 		f.settle()
 		f.stands(manifest.PhaseBaking, 1)
 	})
+	t.Run("after a halt, half of it says what is left", func(t *testing.T) {
+		f := newFleet(t, 20, standard(bakeless(10, 50, 100)...))
+		f.publish(8, map[string]string{"a": "a8", "b": "b8"})
+		f.to(1, manifest.PhaseBaking)
+		f.must(rollout.Action{Kind: rollout.Abort, Why: "wrong"})
+		f.publish(9, map[string]string{"a": "a7", "b": "b8"})
+		f.settle()
+		f.stands(manifest.PhaseHalted, 1)
+		if changed, err := f.try(); changed || err == nil || !strings.Contains(err.Error(), "epoch 9 waits: it does not restore b as epoch 7 had it") {
+			t.Errorf("%t, %v", changed, err)
+		}
+	})
 	t.Run("what cannot be read is no revert", func(t *testing.T) {
 		f := begin(t)
 		f.publish(9, map[string]string{"a": "a7"})

@@ -19,7 +19,7 @@ type one struct {
 	point     uint64
 	at        uint64 // what the waves and the baseline tell it
 	busy      bool   // applies it just now, as far as anybody knows
-	takes     bool   // a place of mostin_flight: told, and not known to have done it
+	takes     bool   // a place of max_in_flight: told, and not known to have done it
 	confirmed bool
 	blind     bool // can never confirm: it only observes, or its processes are stopped on purpose
 }
@@ -38,6 +38,8 @@ type tally struct {
 	others    int      // that keep the baseline, silent ones included
 	mute      int      // of those, silent since the rollout began
 	unheard   []string // told to take the target, and not heard of yet by an observer that has just begun
+	expected  int
+	missing   []string // of those expected, never heard
 }
 
 // tally sorts the hosts under the head that stands.
@@ -57,11 +59,14 @@ func (s *step) tally() tally {
 		case verdict.Retired, verdict.Unexpected, verdict.Duplicate, verdict.Held:
 			continue
 		case verdict.Missing:
+			t.expected++
+			t.missing = append(t.missing, h.Name)
 			if told && s.seen.Settling != "" {
 				t.unheard = append(t.unheard, h.Name)
 			}
 			continue
 		case verdict.Silent:
+			t.expected++
 			if h.Left || !h.Silent.After(s.toldAt(h)) {
 				continue // its agent was stopped, or it was silent before: it takes the release when it comes back
 			}
@@ -92,6 +97,9 @@ func (s *step) tally() tally {
 		default: // applying, unknown
 			o.busy, o.takes = true, true
 		}
+		if h.Verdict != verdict.Silent {
+			t.expected++
+		}
 		t.hosts = append(t.hosts, o)
 		if o.takes {
 			t.takes++
@@ -117,6 +125,7 @@ func (s *step) tally() tally {
 	slices.Sort(t.ill)
 	slices.Sort(t.gone)
 	slices.Sort(t.open)
+	slices.Sort(t.missing)
 	return t
 }
 
@@ -206,7 +215,7 @@ func saltOf(m *manifest.Manifest) string {
 // limit is how many of n hosts may be on their way at once: never more than the share says, but always one.
 func (s *step) limit(n int) int { return InFlight(s.policy.MaxInFlight, n) }
 
-// InFlight is what a policy's mostin_flight comes to for n hosts: one at least.
+// InFlight is what a policy's max_in_flight comes to for n hosts: one at least.
 func InFlight(most string, n int) int {
 	digits, isShare := strings.CutSuffix(most, "%")
 	v, err := strconv.ParseFloat(digits, 64)

@@ -29,17 +29,7 @@ func (s *step) last(wave int) bool { return wave >= len(s.policy.Waves) }
 func (s *step) current() int { return max(1, min(s.prev.Rollout.Wave, len(s.policy.Waves))) }
 
 // size is how many of the eligible hosts have the target when a wave by percent or count is over.
-func (s *step) size(wave, n int) int {
-	w := s.policy.Waves[wave-1]
-	k := w.Count
-	switch {
-	case s.last(wave):
-		return n
-	case w.Percent > 0:
-		k = manifest.WaveSize(w.Percent, n)
-	}
-	return min(n, max(k, w.Min))
-}
+func (s *step) size(wave, n int) int { return sizeOf(&s.policy, wave, n) }
 
 // told says whether everybody of a wave was told.
 func (s *step) toldAll(wave int) bool {
@@ -110,7 +100,7 @@ func (s *step) tell(wave int) bool {
 	}
 	complete := more == len(left)
 	// An order wakes the whole fleet: a few hosts together get one.
-	if !complete && cost < max(1, limit/4) {
+	if !complete && cost < batch(limit) {
 		return false
 	}
 	if complete && more == 0 && !(s.last(wave) && !everywhere(&s.m, target)) && s.covers(wave) {
@@ -205,7 +195,7 @@ func (s *step) goBackSteps() bool {
 		s.counted(0)
 		return true
 	}
-	if more == 0 || len(rest) == 0 || cost > 0 && cost < max(1, limit/4) && places > 0 {
+	if more == 0 || len(rest) == 0 || cost > 0 && cost < batch(limit) && places > 0 {
 		return false
 	}
 	z := after(left[more-1].point)

@@ -104,11 +104,11 @@ func TestEligibleHosts(t *testing.T) {
 	f := newFleet(t, 30, standard(bakeless(10, 100)...))
 	for i, h := range f.hosts {
 		switch {
-		case i < 5:
+		case i < 2:
 			h.Verdict = verdict.Missing
-		case i < 10:
+		case i >= 5 && i < 10:
 			h.Verdict, h.Silent = verdict.Silent, now.Add(-time.Hour)
-		case i < 15:
+		case i >= 10 && i < 15:
 			h.Verdict = verdict.Held
 		}
 	}
@@ -117,7 +117,7 @@ func TestEligibleHosts(t *testing.T) {
 	m.Serial++
 	f.put(m)
 	f.publish(8, map[string]string{"a": "a8"})
-	if diff := cmp.Diff([]int{2, 15}, f.sizes()); diff != "" { // a tenth of 15
+	if diff := cmp.Diff([]int{2, 18}, f.sizes()); diff != "" { // a tenth of 18
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if len(f.view.Manifest.Assign) != 2 || f.told(7) != 5 {

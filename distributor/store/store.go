@@ -20,6 +20,7 @@ var (
 	ErrDenied      = errors.New("access denied")
 	ErrUnreachable = errors.New("not reachable")   // passing; exit code 5
 	ErrAmbiguous   = errors.New("outcome unknown") // the write may or may not have happened; re-read and compare
+	ErrFull        = errors.New("the disk is full")
 	ErrNoCAS       = errors.New("store has no conditional writes")
 )
 

@@ -80,7 +80,7 @@ func IsGreen(in GreenInput) Green {
 		g.Why = fmt.Sprintf("%s; cohort %s expects %s more that nobody has heard of", tally, in.Cohort, count(in.Short, "host"))
 	case in.Over > 0:
 		g.Why = fmt.Sprintf("%s, but cohort %s has %s more than hosts.expect allows: raise it, or `muster hosts retire` those that are gone", tally, in.Cohort, count(in.Over, "host"))
-	case len(in.View.Manifest.Rollout.Halts) > 0 || in.View.Manifest.Rollout.Phase == manifest.PhaseRollingBack:
+	case (len(in.View.Manifest.Rollout.Halts) > 0 || in.View.Manifest.Rollout.Phase == manifest.PhaseRollingBack) && !in.backAt():
 		g.Why = fmt.Sprintf("%s, but %s", tally, notAssigned(in)) // see correction
 	case g.Confirmed == 0:
 		g.Why = tally + ": no host of the cohort is there to confirm it"
@@ -169,16 +169,35 @@ func stopped(in GreenInput) string {
 	switch {
 	case len(r.Halts) > 0:
 		h := r.Halts[len(r.Halts)-1]
-		if in.correction(h.Epoch) {
+		if in.correction(h.Epoch) || in.backAt() {
 			return ""
 		}
 		return fmt.Sprintf("cohort %s is halted by %s since %s: %s; %s", in.Cohort, h.By, h.Since.UTC().Format("2006-01-02T15:04:05Z07:00"), orUnsaid(h.Why), endHalt(in.Cohort))
-	case r.Phase == manifest.PhaseHalted:
+	case r.Phase == manifest.PhaseHalted && !in.backAt():
 		return fmt.Sprintf("cohort %s is halted: %s; %s", in.Cohort, orUnsaid(r.Why), endHalt(in.Cohort))
 	case r.Phase == manifest.PhaseRollingBack && !in.correction(r.Target):
 		return fmt.Sprintf("cohort %s is rolling back to epoch %d: %s; %s", in.Cohort, r.Baseline, orUnsaid(r.Why), endHalt(in.Cohort))
 	}
 	return ""
+}
+
+// backAt says that the cohort is halted for other releases than the one asked for, which every host is assigned again: the halt says nothing against that one.
+func (in GreenInput) backAt() bool {
+	r := &in.View.Manifest.Rollout
+	if r.Phase != manifest.PhaseHalted || len(r.Halts) == 0 {
+		return false
+	}
+	for _, h := range r.Halts {
+		if h.Epoch == 0 || h.Epoch == in.Epoch || in.good(h.Epoch) {
+			return false
+		}
+	}
+	for _, a := range in.View.Manifest.Assign {
+		if !in.good(a.Epoch) {
+			return false
+		}
+	}
+	return len(in.View.Manifest.Assign) > 0
 }
 
 // correctionTime is how long a controller has to see whether a release corrects what a cohort is halted for.

@@ -115,6 +115,19 @@ func TestIsGreen(t *testing.T) {
 			in.Published = now.Add(-time.Minute)
 			return in
 		}, ok: 1, never: true, why: "halted by controller"},
+		"back at it after another failed": {in: func() verdict.GreenInput {
+			in := green(host("a", nil))
+			in.View.Manifest.Rollout.Phase, in.View.Manifest.Rollout.Target = manifest.PhaseHalted, 8
+			in.View.Manifest.Rollout.Halts = []manifest.Stop{{By: "controller", Why: "2 hosts failed", Since: now, Epoch: 8}}
+			return in
+		}, green: true, ok: 1},
+		"some of it is not back yet": {in: func() verdict.GreenInput {
+			in := green(host("a", nil))
+			in.View.Manifest.Rollout.Phase, in.View.Manifest.Rollout.Target = manifest.PhaseHalted, 8
+			in.View.Manifest.Rollout.Halts = []manifest.Stop{{By: "controller", Why: "2 hosts failed", Since: now, Epoch: 8}}
+			in.View.Manifest.Assign = append([]manifest.Assignment{{Match: map[string]string{"zone": "b"}, Epoch: 8}}, in.View.Manifest.Assign...)
+			return in
+		}, never: true, ok: 1, why: "halted by controller"},
 		"halted phase": {in: func() verdict.GreenInput {
 			in := green(host("a", nil))
 			in.View.Manifest.Rollout.Phase = manifest.PhaseHalted

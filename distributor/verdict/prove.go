@@ -69,6 +69,13 @@ func Prove(c Claim) (Proven, error) {
 	return p, nil
 }
 
+// Before says whether the newest that the host itself signed, as far as it is shown, is from before a release: it knew nothing of the release, by its clock and by what it
+// states. That it signed nothing since it does not prove.
+func Before(c Claim, rel *manifest.Release) bool {
+	r, err := c.open()
+	return err == nil && r.At.Before(rel.Created) && max(r.Desired, r.Attempted, r.Running) < rel.Epoch
+}
+
 // open gives the report if the host signed it as itself.
 func (c Claim) open() (*report.Report, error) {
 	if c.Signed == nil {

@@ -86,33 +86,44 @@ func (c *Client) mine(ctx context.Context, pull int, marker string) ([]*github.I
 	}
 }
 
-// self is the login that we write as.
+// self is the login that we write as. It is asked once, or as often as it is needed at once the first time: that does no harm.
 func (c *Client) self(ctx context.Context) (string, error) {
-	if c.author != "" {
-		return c.author, nil
+	mu := &c.wire.line.mu
+	mu.Lock()
+	author := c.author
+	mu.Unlock()
+	if author != "" {
+		return author, nil
 	}
+	author, err := c.askSelf(ctx)
+	if err != nil {
+		return "", err
+	}
+	mu.Lock()
+	c.author = author
+	mu.Unlock()
+	return author, nil
+}
+
+func (c *Client) askSelf(ctx context.Context) (string, error) {
 	if i := c.wire.tokens; i != nil {
 		app, _, err := i.api.Apps.Get(ctx, "")
 		if err != nil {
 			return "", fail("ask who the app is", err)
 		}
-		c.author = app.GetSlug() + "[bot]"
-		return c.author, nil
+		return app.GetSlug() + "[bot]", nil
 	}
 	// An installation's token begins so and cannot ask: it is a workflow's own, or Author names the app.
 	// https://docs.github.com/en/authentication/keeping-your-account-and-data-secure/about-authentication-to-github#githubs-token-formats
 	if token, err := c.wire.token(); err == nil && strings.HasPrefix(token, "ghs_") {
-		c.author = actionsBot
-		return c.author, nil
+		return actionsBot, nil
 	}
 	user, _, err := c.api.Users.Get(ctx, "")
 	if err = fail("ask who the token belongs to", err); err != nil {
 		if errors.Is(err, ErrDenied) {
-			c.author = actionsBot
-			return c.author, nil
+			return actionsBot, nil
 		}
 		return "", err
 	}
-	c.author = user.GetLogin()
-	return c.author, nil
+	return user.GetLogin(), nil
 }

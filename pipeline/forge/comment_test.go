@@ -3,6 +3,7 @@ package forge_test
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/muster-config/muster/pipeline/forge"
@@ -178,5 +179,26 @@ func TestCommentAuthor(t *testing.T) {
 				t.Errorf("%v", got)
 			}
 		})
+	}
+}
+
+// Comments may be written at once: who writes is found out by each, and remembered under a lock (the race detector watches).
+func TestCommentsAtOnce(t *testing.T) {
+	w := start(t)
+	w.Allow("ghp_x", forgetest.Token{Login: "ana", May: forgetest.All()})
+	w.client = w.open(func(c *forge.Config) { c.Token = func() (string, error) { return "ghp_x", nil } })
+	var all sync.WaitGroup
+	for n := range 4 {
+		all.Go(func() {
+			if _, err := w.client.Comment(t.Context(), forge.Sticky{Pull: n + 1, Kind: "plan", Body: "plan"}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	for n := range 4 {
+		if got := w.Comments(n+1, "ana"); len(got) != 1 {
+			t.Errorf("pull request %d: %v", n+1, got)
+		}
 	}
 }

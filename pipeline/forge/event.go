@@ -19,6 +19,7 @@ type Event struct {
 	Head   string // what is to be judged; "" when there is nothing to
 	Base   string // what it is compared with: the base branch's commit, or what the branch was before; "" if not known
 	Branch string // of the base, or pushed to
+	Main   string // of a push that made a branch: the repository's default branch, "" if it is that one
 	Fork   bool   // the head is in another repository: its workflow's token can only read
 	Merge  string // the would-be merge, as the payload has it; "" if GitHub does not know it
 	Why    string // Head is "": why there is nothing to judge
@@ -78,6 +79,9 @@ func ParseEvent(name string, payload []byte) (*Event, error) {
 		}
 		if zero(e.Base) {
 			e.Base = "" // the branch is new
+			if def := p.GetRepo().GetDefaultBranch(); ok && def != branch {
+				e.Main = def
+			}
 		}
 	case "merge_group":
 		var p github.MergeGroupEvent

@@ -7,10 +7,14 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -234,5 +238,67 @@ func TestB124Hook(t *testing.T) {
 				t.Errorf("woken %d times, want %d", len(wake), tt.woken)
 			}
 		})
+	}
+}
+
+// blank is a body of n bytes.
+type blank struct{ n int }
+
+func (z *blank) Read(p []byte) (int, error) {
+	if z.n == 0 {
+		return 0, io.EOF
+	}
+	n := min(len(p), z.n)
+	clear(p[:n])
+	z.n -= n
+	return n, nil
+}
+
+// TestHookHoldsNoBody: whoever may send anything costs no memory, and a body that cannot be signed is not read.
+func TestHookHoldsNoBody(t *testing.T) {
+	send := func(h http.Handler, body io.Reader, sig string) int {
+		req := httptest.NewRequest("POST", "/", body)
+		req.ContentLength = -1
+		req.Header.Set("X-Hub-Signature-256", sig)
+		rec := httptest.NewRecorder()
+		h.ServeHTTP(rec, req)
+		return rec.Code
+	}
+	h := forge.Hook([]byte("secret"), make(chan struct{}, 1))
+	plausible := "sha256=" + strings.Repeat("0", 64)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	code := send(h, &blank{20 << 20}, plausible)
+	runtime.ReadMemStats(&after)
+	if held := after.TotalAlloc - before.TotalAlloc; code != http.StatusUnauthorized || held > 1<<20 {
+		t.Errorf("status %d, %d bytes taken", code, held)
+	}
+	if code := send(h, &blank{26 << 20}, plausible); code != http.StatusRequestEntityTooLarge {
+		t.Errorf("26 MiB of unknown length: %d", code)
+	}
+	unread := &blank{1 << 20}
+	if code := send(h, unread, "sha256=00"); code != http.StatusUnauthorized || unread.n != 1<<20 {
+		t.Errorf("status %d, %d bytes left", code, unread.n)
+	}
+	// Only so many are read at once; the others are sent away, and served when there is room again.
+	var slow []*io.PipeWriter
+	var done sync.WaitGroup
+	for range 8 {
+		r, w := io.Pipe()
+		slow = append(slow, w)
+		done.Go(func() { send(h, r, plausible) })
+		if _, err := w.Write([]byte("x")); err != nil { // it is read: it has its turn
+			t.Fatal(err)
+		}
+	}
+	if code := send(h, strings.NewReader("{}"), plausible); code != http.StatusServiceUnavailable {
+		t.Errorf("a ninth: %d", code)
+	}
+	for _, w := range slow {
+		w.Close()
+	}
+	done.Wait()
+	if code := send(h, strings.NewReader("{}"), plausible); code != http.StatusUnauthorized {
+		t.Errorf("afterwards: %d", code)
 	}
 }

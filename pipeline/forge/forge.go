@@ -44,13 +44,13 @@ type Config struct {
 	Transport http.RoundTripper                                // below all that; default http.DefaultTransport
 }
 
-// Client speaks to one repository. It sends one request at a time, as GitHub asks. Safe for concurrent use.
+// Client speaks to one repository. It sends one request at a time, as GitHub asks; see Aside. Safe for concurrent use.
 type Client struct {
 	owner, name string
 	api         *github.Client
 	wire        *transport
-	author      string
-	teams       map[string]bool // "team\x00user" → active member, for one attribution after another
+	author      string                // under wire.line.mu, as teams is
+	teams       map[string]membership // "team\x00user"
 }
 
 var repoName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,100}/[A-Za-z0-9_.-]{1,100}$`)
@@ -85,19 +85,29 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Transport == nil {
 		cfg.Transport = http.DefaultTransport
 	}
-	c := &Client{author: cfg.Author, teams: map[string]bool{}}
+	c := &Client{author: cfg.Author, teams: map[string]membership{}}
 	c.owner, c.name, _ = strings.Cut(cfg.Repo, "/")
 	line := newLine(cfg)
-	c.wire = &transport{line: line, base: base, token: cfg.Token}
+	c.wire = &transport{line: line, base: base, token: cfg.Token, turn: make(chan struct{}, 1)}
 	if cfg.App != nil {
 		if err := cfg.App.parse(); err != nil {
 			return nil, err
 		}
-		jwt := &transport{line: line, base: base, token: func() (string, error) { return cfg.App.jwt(cfg.Now()) }}
+		jwt := &transport{line: line, base: base, token: func() (string, error) { return cfg.App.jwt(cfg.Now()) }, turn: make(chan struct{}, 1)}
 		c.wire.tokens = &installation{app: cfg.App, api: client(jwt, base, cfg.Agent), owner: c.owner, name: c.name, now: cfg.Now}
 	}
 	c.api = client(c.wire, base, cfg.Agent)
 	return c, nil
+}
+
+// Aside is the same client with a turn of its own: its calls do not wait for those of c, which may take long over a limit. Limits, count and answers are shared.
+func (c *Client) Aside() *Client {
+	wire := *c.wire
+	wire.turn = make(chan struct{}, 1)
+	c.wire.line.mu.Lock()
+	author := c.author
+	c.wire.line.mu.Unlock()
+	return &Client{owner: c.owner, name: c.name, wire: &wire, author: author, teams: map[string]membership{}, api: client(&wire, wire.base, c.api.UserAgent)}
 }
 
 // client is go-github over our transport, which does all the waiting, counting and bounding.
@@ -220,7 +230,7 @@ func fail(op string, err error) error {
 	}
 	var said *github.ErrorResponse
 	if errors.As(err, &said) && said.Response != nil {
-		e := &Error{Op: op, Status: said.Response.StatusCode, Message: oneLine(saidBy(said)), kind: ErrInvalid}
+		e := &Error{Op: op, Status: said.Response.StatusCode, Message: cutBytes(oneLine(saidBy(said)), maxSaid), kind: ErrInvalid}
 		switch e.Status {
 		case http.StatusUnauthorized:
 			e.kind, e.Next = ErrDenied, "the token is wrong or has ended; give another one"
@@ -234,7 +244,7 @@ func fail(op string, err error) error {
 	if errors.Is(err, context.Canceled) {
 		return fmt.Errorf("%s: %w", op, context.Canceled)
 	}
-	return &Error{Op: op, Message: oneLine(err.Error()), kind: ErrUnreachable}
+	return &Error{Op: op, Message: cutBytes(oneLine(err.Error()), maxSaid), kind: ErrUnreachable}
 }
 
 // saidBy is GitHub's message with its list of errors.

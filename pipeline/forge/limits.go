@@ -12,6 +12,15 @@ import (
 // reset of the primary limit, or with its words alone: https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api#exceeding-the-rate-limit
 func (l *line) limit(a *answer, try int) (wait time.Duration, limited bool) {
 	now := l.now()
+	defer func() {
+		if limited { // it holds for all that is sent, by whomever
+			l.mu.Lock()
+			if at := now.Add(wait); at.After(l.until) {
+				l.until = at
+			}
+			l.mu.Unlock()
+		}
+	}()
 	left, reset := a.header.Get("X-RateLimit-Remaining"), unix(a.header.Get("X-RateLimit-Reset"))
 	if left == "0" && reset.After(now) {
 		l.mu.Lock()

@@ -1,6 +1,7 @@
 package forge_test
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
@@ -10,6 +11,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -297,4 +299,69 @@ func TestAppTokenRevoked(t *testing.T) {
 	}
 	w.want(w.client.Status(t.Context(), head, forge.Status{Context: "c", State: forge.Good}), forge.ErrDenied, "Bad credentials")
 	w.ok(w.client.Status(t.Context(), head, forge.Status{Context: "c", State: forge.Good}))
+}
+
+// What goes aside does not wait for what waits for a limit: in a hurry it ends at once, and sends nothing while the limit is known.
+func TestAside(t *testing.T) {
+	waits := make(chan struct{})
+	release := make(chan struct{})
+	w := start(t, func(c *forge.Config) {
+		c.Sleep = func(ctx context.Context, _ time.Duration) error {
+			close(waits)
+			select {
+			case <-release:
+			case <-ctx.Done():
+			}
+			return ctx.Err()
+		}
+	})
+	w.Open(forgetest.Pull{Number: 7, Author: "ana", Head: head})
+	first := true
+	var mu sync.Mutex
+	w.Before = func(forgetest.Call) *forgetest.Reply {
+		mu.Lock()
+		defer mu.Unlock()
+		if first {
+			first = false
+			return &forgetest.Reply{Status: 429, Header: map[string]string{"Retry-After": "120"}}
+		}
+		return nil
+	}
+	var slow sync.WaitGroup
+	slow.Go(func() {
+		if _, err := w.client.Pull(t.Context(), 7); err != nil {
+			t.Error(err)
+		}
+	})
+	<-waits // it has its turn, and keeps it
+	aside := w.client.Aside()
+	_, err := aside.Pull(forge.Hurry(t.Context()), 7)
+	w.want(err, forge.ErrLimited, "come back at")
+	if n := len(w.Calls()); n != 1 {
+		t.Errorf("%d requests: %v", n, w.calls())
+	}
+	w.ok(w.clock.Sleep(t.Context(), 3*time.Minute)) // the limit is over, and the other one still sleeps
+	if _, err := aside.Pull(forge.Hurry(t.Context()), 7); err != nil {
+		t.Errorf("behind the one that sleeps: %v", err)
+	}
+	if w.client.Calls() != aside.Calls() {
+		t.Error("not counted together")
+	}
+	close(release)
+	slow.Wait()
+}
+
+// In a hurry a limit is not waited for even when it is heard first; nor is the next call sent.
+func TestHurry(t *testing.T) {
+	w := start(t)
+	w.Before = func(forgetest.Call) *forgetest.Reply {
+		return &forgetest.Reply{Status: 403, Body: `{"message":"You have exceeded a secondary rate limit"}`}
+	}
+	for range 2 {
+		_, err := w.client.Pull(forge.Hurry(t.Context()), 7)
+		w.want(err, forge.ErrLimited, "come back at")
+	}
+	if n := len(w.Calls()); n != 1 || w.clock.total() != 0 {
+		t.Errorf("%d requests, slept %s", n, w.clock.total())
+	}
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/go-github/v60/github"
 )
@@ -51,9 +53,11 @@ type Attribution struct {
 	Author    string   // login of who proposed it
 	Head      string   // the commit that was merged
 	Approvers []string // whose last word on the merged head is an approval, who may write to the repository, and who is not the author; sorted
+	ByHand    string   // why what came to the branch may not be what was approved, and no approval counts; "" if GitHub made the merge
 }
 
-// Attribution finds the merged pull request by which a commit came to a branch, and who approved what was merged: two requests, and one for each approver.
+// Attribution finds the merged pull request by which a commit came to a branch, and who approved what was merged: two requests, one for each approver, and one or two
+// more for a commit that is not the very one that was approved.
 func (c *Client) Attribution(ctx context.Context, commit, branch string) (*Attribution, error) {
 	var from *github.PullRequest
 	opts := &github.ListOptions{PerPage: 100}
@@ -81,8 +85,47 @@ func (c *Client) Attribution(ctx context.Context, commit, branch string) (*Attri
 	}
 	a := &Attribution{Number: from.GetNumber(), Author: from.GetUser().GetLogin(), Head: from.GetHead().GetSHA()}
 	var err error
+	if a.ByHand, err = c.byHand(ctx, from, commit); err != nil {
+		return nil, err
+	}
+	if a.ByHand != "" {
+		a.Approvers = []string{}
+		return a, nil
+	}
 	a.Approvers, err = c.approvers(ctx, a)
 	return a, err
+}
+
+// byHand says why a commit may hold something else than the head that was approved, "" if it cannot. GitHub takes a pull request for merged as soon as its head is in the
+// branch, whoever pushed it there and with whatever beside it. What GitHub itself made of the head counts, and so does each commit of the head's own history:
+// https://docs.github.com/en/rest/pulls/pulls#get-a-pull-request
+func (c *Client) byHand(ctx context.Context, p *github.PullRequest, commit string) (string, error) {
+	head := p.GetHead().GetSHA()
+	if commit == head {
+		return "", nil
+	}
+	op := fmt.Sprintf("ask who made commit %.12s", commit)
+	got, _, err := c.api.Repositories.GetCommit(ctx, c.owner, c.name, commit, &github.ListOptions{PerPage: 1})
+	if err != nil {
+		return "", fail(op, err)
+	}
+	// Anybody may write any committer; GitHub's signature is what makes it GitHub's.
+	parents := got.Parents
+	ofHead := len(parents) == 1 || len(parents) == 2 && parents[1].GetSHA() == head
+	if got.GetCommitter().GetLogin() == webFlow && got.GetCommit().GetVerification().GetVerified() && p.GetMergeCommitSHA() == commit && ofHead {
+		return "", nil
+	}
+	cmp, _, err := c.api.Repositories.CompareCommits(ctx, c.owner, c.name, head, commit, &github.ListOptions{PerPage: 1})
+	if err != nil {
+		return "", fail(op, err)
+	}
+	switch status := cmp.GetStatus(); {
+	case status == "behind": // the head holds it
+		return "", nil
+	case status == "diverged" && len(parents) == 1: // the head never came to the branch: GitHub rebased it, and signs nothing then
+		return "", nil
+	}
+	return fmt.Sprintf("was made by hand of the head %.12s, not by GitHub, and may hold something else than was approved", head), nil
 }
 
 // approvers reads the reviews in their order. Of each reviewer the last word counts, and a comment is none:
@@ -126,14 +169,26 @@ func (c *Client) approvers(ctx context.Context, a *Attribution) ([]string, error
 	return out, nil
 }
 
-// Member reports whether a login is an active member of org/team: one request, the first time.
+// memberKeep is how long an answer about a team holds: for one attribution after another, not for one who left.
+const memberKeep = 2 * time.Minute
+
+type membership struct {
+	in bool
+	at time.Time // when it was asked for
+}
+
+// webFlow is the login of GitHub itself as a committer: https://docs.github.com/en/authentication/managing-commit-signature-verification/about-commit-signature-verification
+const webFlow = "web-flow"
+
+// Member reports whether a login is an active member of org/team: one request, and none within two minutes of the last.
 func (c *Client) Member(ctx context.Context, team, login string) (bool, error) {
 	key := team + "\x00" + login
+	now := c.wire.line.now()
 	c.wire.line.mu.Lock()
-	in, ok := c.teams[key]
+	known, ok := c.teams[key]
 	c.wire.line.mu.Unlock()
-	if ok {
-		return in, nil
+	if age := now.Sub(known.at); ok && age >= 0 && age < memberKeep {
+		return known.in, nil
 	}
 	org, slug, ok := strings.Cut(team, "/")
 	if !ok || !repoName.MatchString(team) {
@@ -144,9 +199,10 @@ func (c *Client) Member(ctx context.Context, team, login string) (bool, error) {
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		return false, err
 	}
-	in = err == nil && m.GetState() == "active"
+	in := err == nil && m.GetState() == "active"
 	c.wire.line.mu.Lock()
-	c.teams[key] = in
+	maps.DeleteFunc(c.teams, func(_ string, m membership) bool { return now.Sub(m.at) >= memberKeep })
+	c.teams[key] = membership{in, now}
 	c.wire.line.mu.Unlock()
 	return in, nil
 }

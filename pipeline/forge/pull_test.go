@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/muster-config/muster/pipeline/forge"
 	"github.com/muster-config/muster/pipeline/forge/forgetest"
@@ -82,7 +83,73 @@ func TestAttributionChoice(t *testing.T) {
 	if got := w.merged(other); got != "4 ana [ben]" {
 		t.Errorf("second page: %s", got)
 	}
-	w.equal(w.calls(), []string{"GET /commits/" + other + "/pulls 304", "GET /pulls/4/reviews 200", "GET /pulls/4/reviews 200", "GET /collaborators/ben/permission 200"})
+	w.equal(w.calls(), []string{"GET /commits/" + other + "/pulls 304", "GET /commits/" + other + " 304", "GET /pulls/4/reviews 200", "GET /pulls/4/reviews 200", "GET /collaborators/ben/permission 200"})
+}
+
+// Approvals are of a head: what somebody made of it by hand may hold anything, also when GitHub takes the pull request for merged.
+func TestAttributionByHand(t *testing.T) {
+	const base = "4444444444444444444444444444444444444444"
+	for _, tt := range []struct {
+		name  string
+		as    string
+		made  forgetest.Made
+		count bool
+	}{
+		{"the very head", head, forgetest.Made{By: "ana", Unsigned: true, Compared: "identical"}, true},
+		{"merged by GitHub", other, forgetest.Made{Parents: []string{base, head}, Compared: "ahead"}, true},
+		{"squashed by GitHub", other, forgetest.Made{Parents: []string{base}, Compared: "diverged"}, true},
+		{"rebased by GitHub", other, forgetest.Made{By: "eve", Unsigned: true, Parents: []string{base}, Compared: "diverged"}, true},
+		{"merged by hand", other, forgetest.Made{By: "eve", Parents: []string{base, head}, Compared: "ahead"}, false},
+		{"merged by hand, as GitHub", other, forgetest.Made{Unsigned: true, Parents: []string{base, head}, Compared: "ahead"}, false},
+		{"merged by GitHub, of something else", other, forgetest.Made{Parents: []string{base, base}, Compared: "ahead"}, false},
+		{"something on top of the head", other, forgetest.Made{By: "eve", Unsigned: true, Parents: []string{head}, Compared: "ahead"}, false},
+		{"merged by hand without the head", other, forgetest.Made{By: "eve", Unsigned: true, Parents: []string{base, base}, Compared: "diverged"}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := start(t)
+			w.Permit("ben", "write")
+			w.Open(forgetest.Pull{Number: 17, Author: "ana", Head: head, Commit: tt.as})
+			w.Review(17, "ben", "APPROVED", head)
+			w.Make(tt.as, tt.made)
+			a, err := w.client.Attribution(t.Context(), tt.as, "main")
+			w.ok(err)
+			if a.Number != 17 || (a.ByHand == "") != tt.count || (len(a.Approvers) == 1) != tt.count {
+				t.Errorf("%+v", a)
+			}
+		})
+	}
+	// A commit of the head's history is in what was approved.
+	w := start(t)
+	w.Permit("ben", "write")
+	w.Open(forgetest.Pull{Number: 17, Author: "ana", Head: head, Commit: head, Commits: []string{other}})
+	w.Review(17, "ben", "APPROVED", head)
+	w.Make(other, forgetest.Made{By: "ana", Unsigned: true, Parents: []string{base}, Compared: "behind"})
+	if got := w.merged(other); got != "17 ana [ben]" {
+		t.Error(got)
+	}
+}
+
+// Who left a team is asked about again, in a process that runs on.
+func TestMemberLeaves(t *testing.T) {
+	w := start(t)
+	w.Team("acme/payments", "ben")
+	in := func() bool {
+		is, err := w.client.Member(t.Context(), "acme/payments", "ben")
+		w.ok(err)
+		return is
+	}
+	if !in() {
+		t.Error("ben is not in")
+	}
+	w.Team("acme/payments")
+	w.ok(w.clock.Sleep(t.Context(), time.Minute))
+	if !in() || len(w.Calls()) != 1 {
+		t.Errorf("asked again within a minute: %v", w.calls())
+	}
+	w.ok(w.clock.Sleep(t.Context(), 2*time.Minute))
+	if in() {
+		t.Error("ben is still in")
+	}
 }
 
 func TestMember(t *testing.T) {
@@ -192,6 +259,39 @@ func TestRevertOnce(t *testing.T) {
 	}
 	if again, made, err = w.client.Revert(t.Context(), revert(good, bad)); err != nil || made || !again.Merged || len(w.Pulls()) != 1 {
 		t.Errorf("%+v %t %v", again, made, err)
+	}
+}
+
+// A branch of that name is adopted only if it holds what the revert would.
+func TestRevertAdopts(t *testing.T) {
+	r := newRepo(t)
+	good := r.commit(map[string]string{"a": "1"})
+	bad := r.commit(map[string]string{"a": "2"})
+	tree := r.git("rev-parse", good+"^{tree}")
+	evil := r.git("rev-parse", bad+"^{tree}")
+	for name, tt := range map[string]struct {
+		args  []string
+		adopt bool
+	}{
+		"ours":          {[]string{tree, "-p", bad}, true},
+		"other content": {[]string{evil, "-p", bad}, false},
+		"other parent":  {[]string{tree, "-p", good}, false},
+		"two parents":   {[]string{tree, "-p", bad, "-p", good}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := start(t)
+			w.Git = r.dir
+			r.git("update-ref", "refs/heads/muster/revert-2", r.git(append([]string{"commit-tree", "-m", "x"}, tt.args...)...))
+			_, made, err := w.client.Revert(t.Context(), revert(good, bad))
+			if tt.adopt {
+				w.ok(err)
+			} else {
+				w.want(err, forge.ErrConflict, "branch muster/revert-2 is there already and holds something else")
+			}
+			if made != tt.adopt || len(w.Pulls()) == 1 != tt.adopt {
+				t.Errorf("made %t, %d pull requests", made, len(w.Pulls()))
+			}
+		})
 	}
 }
 

@@ -54,6 +54,11 @@ func (c *Client) revert(ctx context.Context, r Revert) (*Pull, bool, error) {
 	if err = fail(op, err); err != nil && !says(err, "already exists") {
 		return nil, false, err
 	}
+	if err != nil {
+		if err := c.ours(ctx, r, tree, tip.GetObject().GetSHA()); err != nil {
+			return nil, false, err
+		}
+	}
 	pr, _, err := c.api.PullRequests.Create(ctx, c.owner, c.name, &github.NewPullRequest{
 		Title: github.String(cutBytes(oneLine(r.Title), maxTitle)), Head: &r.Name, Base: &r.Branch, Body: github.String(Fit(r.Body, MaxComment)), MaintainerCanModify: github.Bool(true),
 	})
@@ -68,6 +73,23 @@ func (c *Client) revert(ctx context.Context, r Revert) (*Pull, bool, error) {
 	}
 	p := pull(pr)
 	return &p, true, nil
+}
+
+// ours reads a branch of the name that is there already. Only one that holds what the revert would is adopted: it is from an earlier try whose answer was lost, or of another
+// publisher; anything else is somebody's, and a pull request from it would not be what it says.
+func (c *Client) ours(ctx context.Context, r Revert, tree, parent string) error {
+	ref, _, err := c.api.Git.GetRef(ctx, c.owner, c.name, "heads/"+r.Name)
+	if err != nil {
+		return fail("read branch "+r.Name, err)
+	}
+	commit, _, err := c.api.Git.GetCommit(ctx, c.owner, c.name, ref.GetObject().GetSHA())
+	if err != nil {
+		return fail("read branch "+r.Name, err)
+	}
+	if commit.GetTree().GetSHA() == tree && len(commit.Parents) == 1 && commit.Parents[0].GetSHA() == parent {
+		return nil
+	}
+	return &Error{Op: fmt.Sprintf("revert commit %.12s", r.Bad), Message: "branch " + oneLine(r.Name) + " is there already and holds something else", Next: "delete that branch, or revert by hand: git revert", kind: ErrConflict}
 }
 
 // pullFrom finds the pull request from a branch of this repository, in whatever state it is.

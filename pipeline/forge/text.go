@@ -14,6 +14,7 @@ const (
 	maxTitle       = 255    // of an annotation
 	maxMessage     = 60_000 // of an annotation, of 64 KB
 	maxSummary     = 1000 << 10
+	maxSaid        = 300 // of what a server says, in an error of ours
 )
 
 // Fit cuts markdown to at most max bytes: at the end of a line, with code blocks and folded sections closed, and a note of how much is left out. What matters is to stand

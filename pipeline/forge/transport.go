@@ -32,19 +32,20 @@ type line struct {
 	sleep             func(ctx context.Context, d time.Duration) error
 	below             http.RoundTripper
 
-	turn   chan struct{} // one request at a time
 	mu     sync.Mutex
 	calls  Calls
-	until  time.Time // the primary limit is used up until then
+	until  time.Time // a limit is used up until then
 	writes []time.Time
 	kept   map[string]*answer
 	order  []string
+
+	secrets []string // see hide
 }
 
 func newLine(cfg Config) *line {
 	return &line{
 		timeout: cfg.Timeout, patience: cfg.Patience, now: cfg.Now, sleep: cfg.Sleep, below: cfg.Transport,
-		turn: make(chan struct{}, 1), kept: map[string]*answer{},
+		kept: map[string]*answer{},
 	}
 }
 
@@ -77,12 +78,18 @@ type transport struct {
 	base   *url.URL
 	token  func() (string, error)
 	tokens *installation // in place of token
+	turn   chan struct{} // one request at a time
 }
 
 type repeatable struct{}
 
 // again marks requests that may be sent a second time although the first may have been done: what they make is the same then.
 func again(ctx context.Context) context.Context { return context.WithValue(ctx, repeatable{}, true) }
+
+type hurried struct{}
+
+// Hurry marks calls that do not wait for a limit: one that is known ends them at once, with ErrLimited.
+func Hurry(ctx context.Context) context.Context { return context.WithValue(ctx, hurried{}, true) }
 
 // RoundTrip sends a request, waits where GitHub says so, and tries again what may be tried again.
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -102,11 +109,11 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	select {
-	case t.line.turn <- struct{}{}:
+	case t.turn <- struct{}{}:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	defer func() { <-t.line.turn }()
+	defer func() { <-t.turn }()
 	return t.send(req, body, token)
 }
 
@@ -116,9 +123,10 @@ func (t *transport) send(req *http.Request, body []byte, token string) (*http.Re
 	safe := req.Method == http.MethodGet || req.Method == http.MethodHead || req.Method == http.MethodDelete || req.Method == http.MethodPut || ctx.Value(repeatable{}) != nil
 	wait := l.pace(req.Method)
 	limited, what := false, ""
+	hurry := ctx.Value(hurried{}) != nil
 	for try := 0; ; try++ {
 		if wait > 0 {
-			if past := l.now().Add(wait).Sub(begin); past > l.patience {
+			if past := l.now().Add(wait).Sub(begin); past > l.patience || hurry && (limited || try == 0) {
 				if limited || try == 0 {
 					return nil, &Error{Message: fmt.Sprintf("it asks to come back at %s%s", l.now().Add(wait).UTC().Format(time.RFC3339), what), Until: l.now().Add(wait), Next: "it is tried again later; nothing else waits for it", kind: ErrLimited}
 				}
@@ -131,7 +139,7 @@ func (t *transport) send(req *http.Request, body []byte, token string) (*http.Re
 		got, err := t.once(req, body, token, try > 0)
 		if err == nil {
 			if wait, limited = l.limit(got, try); limited {
-				what = ": " + oneLine(message(got.body))
+				what = ": " + cutBytes(oneLine(message(got.body)), maxSaid)
 				continue // not done: GitHub refused it before
 			}
 			if got.status < 500 {
@@ -147,7 +155,7 @@ func (t *transport) send(req *http.Request, body []byte, token string) (*http.Re
 			if errors.As(err, &own) {
 				return nil, err
 			}
-			what = ": " + bare(err)
+			what = ": " + cutBytes(string(l.hidden([]byte(bare(err)), false)), maxSaid)
 		}
 		kind := ErrUnreachable
 		switch {
@@ -172,6 +180,7 @@ func (t *transport) once(req *http.Request, body []byte, token string, repeated 
 	if len(body) > 0 {
 		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	}
+	l.hide(token)
 	// A redirect to another place gets no token.
 	if r.URL.Host == t.base.Host && r.URL.Scheme == t.base.Scheme && token != "" {
 		r.Header.Set("Authorization", "Bearer "+token)
@@ -207,7 +216,7 @@ func (t *transport) once(req *http.Request, body []byte, token string, repeated 
 	if resp.StatusCode == http.StatusUnauthorized && t.tokens != nil && !repeated {
 		t.tokens.forget(token) // the next call gets another one
 	}
-	return &answer{resp.StatusCode, resp.Header, data}, nil
+	return &answer{resp.StatusCode, l.hiddenHeader(resp.Header), l.hidden(data, resp.StatusCode >= 400)}, nil
 }
 
 // credential is the token to send.

@@ -176,7 +176,7 @@ func brokenBy(m mutant, to string) (overlay string, err error) {
 }
 
 func test(m mutant, overlay string) (string, error) {
-	args := []string{"test", "-count=1", "-vet=off", "-timeout=15m", "-run", "^" + m.test + "$"}
+	args := []string{"test", "-count=1", "-vet=off", "-tags=simulation", "-tags=simulation", "-timeout=15m", "-run", "^" + m.test + "$"}
 	if overlay != "" {
 		args = append(args, "-overlay="+overlay)
 	}

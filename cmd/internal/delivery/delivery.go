@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -73,6 +74,14 @@ type Deliverer struct {
 	rollouts map[string]api.Event
 
 	active []*tracked // of Run alone, by epoch
+	unread map[uint64]*unread
+}
+
+// unread is a release that could not be read.
+type unread struct {
+	epoch uint64
+	next  time.Time
+	pause time.Duration
 }
 
 type refused struct{ commit, why string }
@@ -98,7 +107,7 @@ func New(cfg Config) *Deliverer {
 	if cfg.Every <= 0 {
 		cfg.Every = defaultEvery
 	}
-	return &Deliverer{cfg: cfg, wake: make(chan struct{}, 1), heard: make(chan struct{}), rollouts: map[string]api.Event{}}
+	return &Deliverer{cfg: cfg, wake: make(chan struct{}, 1), heard: make(chan struct{}), rollouts: map[string]api.Event{}, unread: map[uint64]*unread{}}
 }
 
 // Published takes up a release.
@@ -195,11 +204,11 @@ func (d *Deliverer) rest(ctx context.Context, wait time.Duration, alone bool) bo
 	return true
 }
 
-// listen follows the collector's events. One that is away is asked again.
+// listen follows the collector's events. A stream that ended, however it did, is taken up again after a pause: longer each time, unless it said something.
 func (d *Deliverer) listen(ctx context.Context) {
 	pause := time.Second
 	for ctx.Err() == nil {
-		err := d.cfg.Collector.Events(ctx, func(e api.Event) {
+		_ = d.cfg.Collector.Events(ctx, func(e api.Event) {
 			d.mu.Lock()
 			d.rollouts[e.Cohort] = e
 			d.mu.Unlock()
@@ -207,9 +216,6 @@ func (d *Deliverer) listen(ctx context.Context) {
 			pause = time.Second
 			d.poke()
 		})
-		if err == nil {
-			continue
-		}
 		t := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
@@ -242,9 +248,7 @@ func (d *Deliverer) adopt(ctx context.Context) {
 
 // turn says all that is new. What fails is tried again in the next one.
 func (d *Deliverer) turn(ctx context.Context) error {
-	if err := d.take(ctx); err != nil {
-		return err
-	}
+	d.take(ctx)
 	var errs []error
 	if err := d.sayRefused(ctx); err != nil {
 		return err
@@ -265,32 +269,52 @@ func (d *Deliverer) turn(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// take moves what was published into the list. A release is in it once.
-func (d *Deliverer) take(ctx context.Context) error {
-	for {
-		d.mu.Lock()
-		if len(d.fresh) == 0 {
-			d.mu.Unlock()
-			break
+// take moves what was published into the list. A release is in it once. One that cannot be read holds up no other: it is tried again later, each time after a longer pause.
+func (d *Deliverer) take(ctx context.Context) {
+	d.mu.Lock()
+	fresh := d.fresh
+	d.fresh = nil
+	d.mu.Unlock()
+	for _, u := range d.unread {
+		if !slices.Contains(fresh, u.epoch) {
+			fresh = append(fresh, u.epoch)
 		}
-		epoch := d.fresh[0]
-		d.mu.Unlock()
+	}
+	for _, epoch := range fresh {
 		if !slices.ContainsFunc(d.active, func(t *tracked) bool { return t.Epoch == epoch }) {
+			u := d.unread[epoch]
+			if u != nil && time.Now().Before(u.next) {
+				continue
+			}
 			rel, err := d.cfg.Load(ctx, epoch)
 			if err != nil {
-				return fmt.Errorf("read release %d: %w", epoch, err)
+				if ctx.Err() == nil {
+					d.later(epoch, u, err)
+				}
+				continue
 			}
+			delete(d.unread, epoch)
 			d.active = append(d.active, &tracked{Release: Of(rel), deployments: map[string]*forge.Deployment{}, told: map[string]said{}, at: map[string]time.Time{}, before: d.cfg.Forge.Calls()})
 		}
-		d.mu.Lock()
-		d.fresh = d.fresh[1:]
-		d.mu.Unlock()
 	}
 	slices.SortFunc(d.active, func(a, b *tracked) int { return int(int64(a.Epoch) - int64(b.Epoch)) })
 	if n := len(d.active); n > maxActive {
 		d.active = slices.Delete(d.active, 0, n-maxActive)
 	}
-	return nil
+}
+
+// later remembers a release that cannot be read now, and says so once. Of many the oldest is let go: newer ones tell of it.
+func (d *Deliverer) later(epoch uint64, u *unread, err error) {
+	if u == nil {
+		d.cfg.Say(fmt.Sprintf("what becomes of epoch %d is not told for now: read the release: %v", epoch, err))
+		u = &unread{epoch: epoch, pause: firstPause}
+		d.unread[epoch] = u
+		if len(d.unread) > maxActive {
+			delete(d.unread, slices.Min(slices.Collect(maps.Keys(d.unread))))
+		}
+	}
+	u.next = time.Now().Add(u.pause)
+	u.pause = min(2*u.pause, longestPause)
 }
 
 // settle forgets what is over: a success when nobody watches it any more, a failure when a newer release has come.

@@ -30,7 +30,11 @@ type side struct {
 	releases []api.Release
 	waits    map[uint64]*api.Wait
 	events   chan api.Event
-	begin    []api.Event // how the cohorts stand when the stream begins
+	begin    []api.Event       // how the cohorts stand when the stream begins
+	holds    map[uint64]uint64 // epochs that change nothing, and what they keep
+	unread   map[uint64]bool   // epochs that the store does not give
+	ends     bool              // the stream of events ends at once
+	streams  int
 }
 
 func newSide() *side {
@@ -112,6 +116,13 @@ func (s *side) Calls() forge.Calls {
 }
 
 func (s *side) Events(ctx context.Context, got func(api.Event)) error {
+	s.mu.Lock()
+	s.streams++
+	ends := s.ends
+	s.mu.Unlock()
+	if ends {
+		return nil
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -135,6 +146,17 @@ func (s *side) Releases(context.Context) ([]api.Release, error) { return s.relea
 
 // load is the store: epoch n is commit nnnn…, of one cohort in the environment prod.
 func (s *side) load(_ context.Context, epoch uint64) (*manifest.Release, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.unread[epoch] {
+		return nil, errors.New("there is no such release")
+	}
+	if held := s.holds[epoch]; held != 0 {
+		return &manifest.Release{
+			Epoch: epoch, Commit: strings.Repeat(fmt.Sprint(epoch), 40), Subject: "words", Cohorts: map[string]manifest.ReleaseCohort{"eu": {State: manifest.StateHolds, Epoch: held}},
+			Policy: manifest.Policy{Cohorts: map[string]manifest.CohortPolicy{"eu": {Labels: map[string]string{"env": "prod"}}}},
+		}, nil
+	}
 	return &manifest.Release{
 		Epoch: epoch, Commit: strings.Repeat(fmt.Sprint(epoch), 40), Subject: fmt.Sprint("change ", epoch), Cohorts: map[string]manifest.ReleaseCohort{"eu": {State: manifest.StateBuilt, Epoch: epoch}},
 		Policy: manifest.Policy{Cohorts: map[string]manifest.CohortPolicy{"eu": {Labels: map[string]string{"env": "prod"}}}},
@@ -348,3 +370,67 @@ type noCommit struct{}
 
 func (*noCommit) Error() string        { return "no commit found" }
 func (*noCommit) Is(target error) bool { return errors.Is(forge.ErrInvalid, target) }
+
+// A release that changes nothing is delivered when what it keeps is: before that it is neither a success nor a deployment.
+func TestNothingChangesWhileHalted(t *testing.T) {
+	s := newSide()
+	s.holds = map[uint64]uint64{8: 7}
+	live(t, s, func(d *Deliverer, said *[]string) {
+		halted := wave(1, manifest.PhaseHalted)
+		halted.Rollout.Halts = []manifest.Stop{{By: "muster", Why: "gate errors", Epoch: 7}}
+		s.judge(8, verdict.Green{Waiting: waiting(1)}, halted)
+		synctest.Wait()
+		d.Published(8)
+		expect(t, s, "88 failure: epoch 8: epoch 7, which stays: eu is halted: gate errors; nothing changes on any host")
+		s.judge(8, verdict.Green{Waiting: waiting(1)}, wave(1, manifest.PhaseAdvancing))
+		expect(t, s, "88 pending: epoch 8: nothing changes on any host; eu keeps epoch 7, which is not confirmed yet")
+		s.judge(8, verdict.Green{Green: true, Confirmed: 1}, wave(2, manifest.PhaseDone))
+		expect(t, s, "88 success: epoch 8: nothing changes on any host")
+	})
+}
+
+// A release that cannot be read holds up no other, is said once, and is told when it can be read.
+func TestUnreadRelease(t *testing.T) {
+	s := newSide()
+	s.unread = map[uint64]bool{7: true}
+	s.holds = map[uint64]uint64{8: 6}
+	live(t, s, func(d *Deliverer, said *[]string) {
+		s.judge(8, verdict.Green{Green: true, Confirmed: 1}, wave(2, manifest.PhaseDone))
+		synctest.Wait()
+		d.Published(7)
+		d.Published(8)
+		expect(t, s, "88 success: epoch 8: nothing changes on any host")
+		time.Sleep(20 * time.Minute)
+		synctest.Wait()
+		n := 0
+		for _, text := range *said {
+			if strings.Contains(text, "epoch 7 is not told for now: read the release: there is no such release") {
+				n++
+			}
+		}
+		if n != 1 {
+			t.Errorf("said %d times: %q", n, *said)
+		}
+		s.mu.Lock()
+		s.unread = nil
+		s.mu.Unlock()
+		s.judge(7, verdict.Green{Green: true, Confirmed: 1}, wave(2, manifest.PhaseDone))
+		time.Sleep(6 * time.Minute)
+		expect(t, s, "77 prod success: 1 confirmed", "77 success: epoch 7: prod: 1 confirmed")
+	})
+}
+
+// A stream that ends at once, and without an error, is asked for again after a pause that grows.
+func TestListenPauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSide()
+		s.ends = true
+		d := New(Config{Forge: s, Collector: s, Load: s.load, Say: func(string) {}})
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		d.listen(ctx)
+		if s.streams > 17 {
+			t.Errorf("%d streams in ten minutes", s.streams)
+		}
+	})
+}

@@ -24,6 +24,7 @@ type Release struct {
 type Cohort struct {
 	Env    string // its label env; "" if it has none
 	State  manifest.CohortState
+	Epoch  uint64 // of what stands in it after this release; 0: nothing
 	Reason string // blocked: why
 }
 
@@ -31,7 +32,7 @@ type Cohort struct {
 func Of(rel *manifest.Release) Release {
 	r := Release{Epoch: rel.Epoch, Commit: rel.Commit, Subject: rel.Subject, Cohorts: map[string]Cohort{}}
 	for name, part := range rel.Cohorts {
-		r.Cohorts[name] = Cohort{Env: rel.Policy.Cohorts[name].Labels["env"], State: part.State, Reason: part.Reason}
+		r.Cohorts[name] = Cohort{Env: rel.Policy.Cohorts[name].Labels["env"], State: part.State, Epoch: part.Epoch, Reason: part.Reason}
 	}
 	return r
 }
@@ -144,18 +145,52 @@ func (r Release) tell(names []string, w *api.Wait, rollouts map[string]api.Event
 	return out
 }
 
-// failed says whether this very release was taken back or stopped in a cohort, and why.
+// stands is the epoch of what this release means for a cohort: its own, or the earlier one that the cohort keeps.
+func (r Release) stands(name string) uint64 {
+	if c := r.Cohorts[name]; c.State == manifest.StateHolds {
+		return c.Epoch
+	}
+	return r.Epoch
+}
+
+// keeps says what became of the cohorts in which a release changes nothing. The release is not delivered while what they keep is not: it may have been halted, or be under
+// way. Only what is not green is worth a word.
+func (r Release) keeps(w *api.Wait, rollouts map[string]api.Event) said {
+	out := said{state: forge.Success}
+	var notes []string
+	for _, name := range slices.Sorted(maps.Keys(r.Cohorts)) {
+		c := r.Cohorts[name]
+		g, known := w.Cohorts[name]
+		if c.State != manifest.StateHolds || c.Epoch == 0 || g.Green || !known && len(w.Cohorts) > 0 { // a later release took it away
+			continue
+		}
+		if failed, why := r.failed(name, rollouts[name]); failed {
+			out.state = forge.Failure
+			notes = slices.Insert(notes, 0, fmt.Sprintf("epoch %d, which stays: %s", c.Epoch, why))
+			continue
+		}
+		if out.state == forge.Success {
+			out.state = forge.InProgress
+		}
+		notes = append(notes, fmt.Sprintf("%s keeps epoch %d, which is not confirmed yet", name, c.Epoch))
+	}
+	out.text = strings.Join(notes, "; ")
+	return out
+}
+
+// failed says whether this very release, or what it leaves in place, was taken back or stopped in a cohort, and why.
 func (r Release) failed(name string, e api.Event) (bool, string) {
 	s := e.Rollout
 	if s == nil {
 		return false, ""
 	}
+	epoch := r.stands(name)
 	for _, h := range slices.Backward(s.Halts) {
-		if h.Epoch == r.Epoch {
+		if h.Epoch == epoch {
 			return true, name + " is halted: " + h.Why
 		}
 	}
-	if s.Target != r.Epoch {
+	if s.Target != epoch {
 		return false, ""
 	}
 	switch s.Phase {
@@ -192,14 +227,13 @@ func tally(confirmed, owed, waiting int) string {
 	return s
 }
 
-// whole is what is told of the commit, by what is told of each environment.
-func (r Release) whole(of map[string]said) forge.Status {
+// whole is what is told of the commit, by what is told of each environment, and of the cohorts that it leaves as they are.
+func (r Release) whole(of map[string]said, kept said) forge.Status {
 	s := forge.Status{Context: Context, State: forge.Good}
-	if len(of) == 0 {
-		s.Description = fmt.Sprintf("epoch %d: nothing changes on any host", r.Epoch)
-		return s
-	}
 	var parts []string
+	if len(of) == 0 {
+		parts = append(parts, "nothing changes on any host")
+	}
 	for _, env := range slices.Sorted(maps.Keys(of)) {
 		switch of[env].state {
 		case forge.Failure:
@@ -213,6 +247,16 @@ func (r Release) whole(of map[string]said) forge.Status {
 			}
 		}
 		parts = append(parts, env+": "+of[env].text)
+	}
+	switch kept.state {
+	case forge.Failure:
+		s.State = forge.Bad
+		parts = slices.Insert(parts, 0, kept.text)
+	case forge.InProgress:
+		if s.State == forge.Good {
+			s.State = forge.Pending
+		}
+		parts = append(parts, kept.text)
 	}
 	s.Description = fmt.Sprintf("epoch %d: %s", r.Epoch, strings.Join(parts, "; "))
 	return s

@@ -79,18 +79,50 @@ func TestEnvironments(t *testing.T) {
 
 func TestWhole(t *testing.T) {
 	r := Release{Epoch: 7}
+	good, slow, bad := said{state: forge.Success}, said{state: forge.InProgress, text: "eu keeps epoch 6, which is not confirmed yet"}, said{state: forge.Failure, text: "eu is halted"}
+	two := map[string]said{"a": {state: forge.Success, text: "1 confirmed"}}
 	for _, tt := range []struct {
 		of    map[string]said
 		state forge.Verdict
 		text  string
+		kept  said
 	}{
-		{nil, forge.Good, "epoch 7: nothing changes on any host"},
-		{map[string]said{"b": {state: forge.Success, text: "2 confirmed"}, "a": {state: forge.Queued, text: "a waits"}}, forge.Pending, "epoch 7: a: a waits; b: 2 confirmed"},
-		{map[string]said{"b": {state: forge.Success, text: "2 confirmed"}, "a": {state: forge.Success, text: "1 confirmed"}}, forge.Good, "epoch 7: a: 1 confirmed; b: 2 confirmed"},
-		{map[string]said{"b": {state: forge.Failure, text: "halted"}, "a": {state: forge.InProgress, text: "1 of 2"}}, forge.Bad, "epoch 7: b: halted; a: 1 of 2"},
+		{nil, forge.Pending, "epoch 7: nothing changes on any host; eu keeps epoch 6, which is not confirmed yet", slow},
+		{nil, forge.Bad, "epoch 7: eu is halted; nothing changes on any host", bad},
+		{two, forge.Good, "epoch 7: a: 1 confirmed", good},
+		{two, forge.Pending, "epoch 7: a: 1 confirmed; eu keeps epoch 6, which is not confirmed yet", slow},
+		{two, forge.Bad, "epoch 7: eu is halted; a: 1 confirmed", bad},
+		{nil, forge.Good, "epoch 7: nothing changes on any host", good},
+		{map[string]said{"b": {state: forge.Success, text: "2 confirmed"}, "a": {state: forge.Queued, text: "a waits"}}, forge.Pending, "epoch 7: a: a waits; b: 2 confirmed", good},
+		{map[string]said{"b": {state: forge.Success, text: "2 confirmed"}, "a": {state: forge.Success, text: "1 confirmed"}}, forge.Good, "epoch 7: a: 1 confirmed; b: 2 confirmed", good},
+		{map[string]said{"b": {state: forge.Failure, text: "halted"}, "a": {state: forge.InProgress, text: "1 of 2"}}, forge.Bad, "epoch 7: b: halted; a: 1 of 2", good},
 	} {
-		if got := r.whole(tt.of); got.State != tt.state || got.Description != tt.text || got.Context != "muster / delivered" {
+		if got := r.whole(tt.of, tt.kept); got.State != tt.state || got.Description != tt.text || got.Context != "muster / delivered" {
 			t.Errorf("%+v", got)
+		}
+	}
+}
+
+// What a release leaves in place counts too: it is told of the commit while that is not confirmed, or was halted.
+func TestKeeps(t *testing.T) {
+	r := Release{Epoch: 7, Cohorts: map[string]Cohort{"eu": {Env: "prod", State: manifest.StateHolds, Epoch: 6}, "us": {Env: "prod", State: manifest.StateHolds, Epoch: 5}, "new": {State: manifest.StateHolds}, "lab": {State: manifest.StateBuilt, Epoch: 7}}}
+	halted := map[string]api.Event{"eu": {Target: 6, Phase: manifest.PhaseHalted, Rollout: &api.Rollout{Target: 6, Baseline: 5, Phase: manifest.PhaseHalted, Halts: []manifest.Stop{{Why: "gate errors", Epoch: 6}}}}}
+	green := verdict.Green{Green: true}
+	for _, tt := range []struct {
+		w      map[string]verdict.Green
+		events map[string]api.Event
+		want   string
+	}{
+		{map[string]verdict.Green{"eu": green, "us": green}, nil, "success: "},
+		{map[string]verdict.Green{"eu": {}, "us": green}, nil, "in_progress: eu keeps epoch 6, which is not confirmed yet"},
+		{map[string]verdict.Green{"us": green}, nil, "success: "}, // eu is there no more
+		{nil, nil, "in_progress: eu keeps epoch 6, which is not confirmed yet; us keeps epoch 5, which is not confirmed yet"},
+		{map[string]verdict.Green{"eu": {}, "us": {}}, halted, "failure: epoch 6, which stays: eu is halted: gate errors; us keeps epoch 5, which is not confirmed yet"},
+		{map[string]verdict.Green{"eu": green, "us": green}, halted, "success: "}, // resumed to the end
+	} {
+		s := r.keeps(&api.Wait{Cohorts: tt.w}, tt.events)
+		if got := string(s.state) + ": " + s.text; got != tt.want || s.back != nil {
+			t.Errorf("got  %s\nwant %s", got, tt.want)
 		}
 	}
 }

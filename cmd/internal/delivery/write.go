@@ -36,7 +36,8 @@ func (d *Deliverer) sayRefused(ctx context.Context) error {
 func (d *Deliverer) deliver(ctx context.Context, t *tracked) error {
 	envs := t.environments(d.cfg.Per)
 	of := map[string]said{}
-	if len(envs) > 0 {
+	kept := said{state: forge.Success}
+	if len(t.Cohorts) > 0 {
 		w, err := d.cfg.Collector.Wait(ctx, t.Epoch, api.WaitQuery{})
 		if errors.Is(err, api.ErrNotFound) {
 			w, err = &api.Wait{}, nil // the collector did not see it yet
@@ -47,13 +48,14 @@ func (d *Deliverer) deliver(ctx context.Context, t *tracked) error {
 		d.mu.Lock()
 		rollouts := maps.Clone(d.rollouts)
 		d.mu.Unlock()
-		t.watched = false
 		for env, names := range envs {
 			of[env] = t.tell(names, w, rollouts)
-			for _, name := range names {
-				r := rollouts[name].Rollout
-				t.watched = t.watched || r != nil && r.Target == t.Epoch && r.Fallback != 0
-			}
+		}
+		kept = t.keeps(w, rollouts)
+		t.watched = false
+		for name := range t.Cohorts {
+			r := rollouts[name].Rollout
+			t.watched = t.watched || r != nil && r.Target == t.stands(name) && r.Fallback != 0
 		}
 	}
 	var failed error
@@ -65,7 +67,7 @@ func (d *Deliverer) deliver(ctx context.Context, t *tracked) error {
 			}
 		}
 	}
-	if err := d.sayStatus(ctx, t, of); err != nil {
+	if err := d.sayStatus(ctx, t, t.whole(of, kept)); err != nil {
 		return errors.Join(failed, err)
 	}
 	return errors.Join(failed, d.revert(ctx, t, of))
@@ -106,8 +108,7 @@ func (d *Deliverer) newer(t *tracked) bool { return d.active[len(d.active)-1].Ep
 // production reports whether an environment's older deployments are to be left active beside a newer one, as GitHub does for what it calls production.
 func production(env string) bool { return env == "prod" || env == "production" }
 
-func (d *Deliverer) sayStatus(ctx context.Context, t *tracked, of map[string]said) error {
-	s := t.whole(of)
+func (d *Deliverer) sayStatus(ctx context.Context, t *tracked, s forge.Status) error {
 	s.URL = d.cfg.URL
 	if t.status == nil {
 		had, err := d.cfg.Forge.Said(ctx, t.Commit, Context)

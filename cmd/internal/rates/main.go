@@ -15,7 +15,7 @@ func main() {
 		flag.Usage()
 		os.Exit(2)
 	}
-	done, all := 0, len(apart())
+	done, all := 0, len(apart())+len(late())
 	for _, s := range sections {
 		all += len(s.cells())
 	}

@@ -42,7 +42,7 @@ most, and then a person is asked (**held**). The world is not kind to gates:
 - Hosts differ from one another by 10%% for good.
 
 **Stopped** at 1 × is a false alarm. At more it is what a gate is for: in the first wave, or in the second, **later**. **Missed** went through both waves. What is 1.2 × as bad is within what these
-gates allow, and missing it is right. Where the first wave has too little to go by for a factor, the smallest that it can be trusted to see stands behind: 19 of 20 releases that bad do not pass it.
+gates allow, and missing it is right. What a gate may be wrong is shared out over the looks of one gate in one wave, or in the watch: two gates, or two waves, may be wrong twice. Where the first wave has too little to go by for a factor, the smallest that it can be trusted to see stands behind: 19 of 20 releases that bad do not pass it.
 `
 
 func page(n int) string {
@@ -51,6 +51,7 @@ func page(n int) string {
 	for _, s := range sections {
 		s.write(&b, n)
 	}
+	writeLate(&b, n)
 	writeApart(&b, n)
 	writeDetectable(&b)
 	return b.String()
@@ -65,7 +66,7 @@ func (s section) cells() []cell {
 		}
 		for _, hosts := range sizes {
 			for _, effect := range effects {
-				list = append(list, cell{s.kind, hosts, base, effect, s.ratio, 0.1})
+				list = append(list, cell{s.kind, hosts, base, effect, s.ratio, 0.1, 0})
 			}
 		}
 	}
@@ -94,12 +95,49 @@ func (s section) write(b *strings.Builder, n int) {
 	}
 }
 
+// late are cells of a release that is good for a while.
+func late() []cell {
+	var list []cell
+	for _, s := range sections {
+		base := s.bases[len(s.bases)-1]
+		if s.kind == comparedValues {
+			base = 1
+		}
+		for _, hosts := range []int{200, 2000} {
+			for _, effect := range []float64{3, 10} {
+				for _, begins := range []float64{0.5, 0.75} {
+					list = append(list, cell{s.kind, hosts, base, effect, s.ratio, 0.1, begins})
+				}
+			}
+		}
+	}
+	return list
+}
+
+func writeLate(b *strings.Builder, n int) {
+	b.WriteString(`
+## Bad after a while
+
+A release that is good for the first half of a bake, or three quarters, and bad from then on, in each wave. Base 1%; the gates of above.
+
+| gate | hosts | as bad | from | stopped, % | in wave 1 | later | held, % | missed, % |
+|---|---|---|---|---|---|---|---|---|
+`)
+	names := map[kind]string{comparedCounts: "counts, beside the control group", boundedCounts: "counts, a bound", comparedValues: "latency"}
+	from := map[float64]string{0.5: "half", 0.75: "three quarters"}
+	for _, c := range late() {
+		t := run(c, n)
+		fmt.Fprintf(b, "| %s | %s | %v × | %s | %s | %s | %s | %s | %s |\n", names[c.kind], grouped(c.hosts), c.effect, from[c.late], share(t.stopped(), n), pct(float64(t.ends[stoppedFirst])/float64(n)),
+			pct(float64(t.ends[stoppedLater])/float64(n)), share(t.ends[held], n), share(t.ends[passed], n))
+	}
+}
+
 // apart are cells of a good release on hosts that differ from one another.
 func apart() []cell {
 	var list []cell
 	for _, differ := range []float64{0.1, 0.2, 0.3} {
 		for _, ratio := range []float64{1.5, 2, 3} {
-			list = append(list, cell{comparedCounts, 20, 0.01, 1, ratio, differ})
+			list = append(list, cell{comparedCounts, 20, 0.01, 1, ratio, differ, 0})
 		}
 	}
 	return list

@@ -35,6 +35,19 @@ func TestRates(t *testing.T) {
 	}
 }
 
+// TestLate: what is three times as bad from three quarters of a bake on does not pass where it can be seen.
+func TestLate(t *testing.T) {
+	const n = 200
+	for _, c := range late() {
+		if gate.Detectable(c.gate(), c.size()) > c.effect {
+			continue
+		}
+		if got := run(c, n); got.ends[passed] > n/20 {
+			t.Errorf("%+v: %d of %d passed", c, got.ends[passed], n)
+		}
+	}
+}
+
 // TestDetectableHolds: a release that is as bad as gate.Detectable says does not pass.
 func TestDetectableHolds(t *testing.T) {
 	const n = 200
@@ -55,10 +68,10 @@ func TestDetectableHolds(t *testing.T) {
 func TestPage(t *testing.T) {
 	text := page(1)
 	rows := strings.Count(text, "\n| ")
-	if want := 60 + 9 + 15 + 5; rows != want {
+	if want := 60 + 24 + 9 + 15 + 6; rows != want {
 		t.Errorf("%d rows, not %d", rows, want)
 	}
-	for _, part := range []string{"the first wave sees 12 ×", "1 simulated rollouts", "2,000"} {
+	for _, part := range []string{"the first wave sees 14 ×", "1 simulated rollouts", "2,000"} {
 		if !strings.Contains(text, part) {
 			t.Errorf("no %q", part)
 		}

@@ -44,6 +44,7 @@ type cell struct {
 	effect float64 // what the new release multiplies it by
 	ratio  float64 // that the gate allows: of the control group, or max as a multiple of base
 	apart  float64 // by how much hosts differ from one another for good (standard deviation, as a share)
+	late   float64 // the part of a bake after which it begins to be bad: 0, at once
 }
 
 // end is how a simulated rollout ended.
@@ -90,6 +91,7 @@ type group struct {
 type world struct {
 	rng     *rand.Rand
 	c       cell
+	effect  float64 // now
 	phase   float64 // of the day
 	shared  float64
 	quality [2]group
@@ -159,11 +161,11 @@ func (w *world) look(at time.Time) gate.Look {
 	var l gate.Look
 	l.At = at
 	if w.c.kind == comparedValues {
-		n[0], n[1] = w.latency(0, w.c.effect), w.latency(1, 1)
+		n[0], n[1] = w.latency(0, w.effect), w.latency(1, 1)
 		l.Canary, l.Control = &n[0], &n[1]
 		return l
 	}
-	n[0], n[1] = w.counts(0, w.c.effect)
+	n[0], n[1] = w.counts(0, w.effect)
 	n[2], n[3] = w.counts(1, 1)
 	l.Canary, l.OfCanary, l.Control, l.OfOthers = &n[0], &n[1], &n[2], &n[3]
 	return l
@@ -189,6 +191,9 @@ func simulate(rng *rand.Rand, c cell) end {
 					break
 				}
 				w.step()
+				if w.effect = 1; at.Sub(begin) > time.Duration(c.late*float64(wave.bake)) {
+					w.effect = c.effect
+				}
 				looks = append(looks, w.look(at))
 			}
 			outcome = gate.Judge(q, map[string]gate.Heard{"gate": {Looks: looks}})[0].Outcome

@@ -18,7 +18,7 @@ type tally struct {
 func run(c cell, n int) tally {
 	t := tally{n: n}
 	begun(c)
-	seed := uint64(c.kind)<<60 ^ math.Float64bits(c.base) ^ math.Float64bits(c.effect)<<7 ^ uint64(c.hosts)<<30 ^ math.Float64bits(c.ratio)<<3 ^ math.Float64bits(c.apart)<<11
+	seed := uint64(c.kind)<<60 ^ math.Float64bits(c.base) ^ math.Float64bits(c.effect)<<7 ^ uint64(c.hosts)<<30 ^ math.Float64bits(c.ratio)<<3 ^ math.Float64bits(c.apart)<<11 ^ math.Float64bits(c.late)<<5
 	rng := rand.New(rand.NewPCG(seed, 5))
 	for range n {
 		t.ends[simulate(rng, c)]++

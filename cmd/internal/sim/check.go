@@ -240,6 +240,10 @@ func (c *check) remember() {
 	if r.Phase == manifest.PhaseBaking && t.baked.IsZero() {
 		t.baked = c.now
 	}
+	// What a person aborted has fallen, whatever the order says of it.
+	if a := c.w.acts[c.f.name+"/abort"]; a.by == c.who && c.now.Sub(a.at) < time.Minute && r.Phase == manifest.PhaseRollingBack && p.Phase != manifest.PhaseRollingBack {
+		c.f.fallen[r.Target] = c.now
+	}
 	for _, s := range r.Halts {
 		if _, ok := c.f.fallen[s.Epoch]; !ok {
 			c.f.fallen[s.Epoch] = c.now

@@ -181,6 +181,7 @@ func (w *World) steer(name string) {
 	w.note(name, "start", "")
 	ctl := &rollout.Controller{
 		Store: w.link(a), Signer: signing.Rollout, Seen: &eyes{w: w, a: a, last: map[string]glance{}}, Gates: &asker{w: w, a: a}, By: name, Now: a.now, Log: slog.New(&journal{w, name}),
+		AtOnce: 1, // the same seed is to be the same run
 	}
 	w.wg.Add(1)
 	go func() {
@@ -295,7 +296,7 @@ func (w *World) perform(hand *actor, cohort string, a rollout.Action) (*rollout.
 	return done, err
 }
 
-// hold keeps a host of a cohort where it is for a while, as `muster hold` does: an assignment by name in front of all.
+// hold keeps a host of a cohort where it is for a while, as an operator may: an assignment by name in front of all.
 func (w *World) hold(f *fleet, h *host, by string, d time.Duration) {
 	hand := &actor{w: w, name: by}
 	c, err := w.collector()

@@ -223,7 +223,7 @@ func (i *installer) point(dir string, back bool) error {
 		return fmt.Errorf("%s is gone", dir)
 	}
 	before := h.disk.current
-	h.disk.current = next
+	h.disk.current, h.landed = next, time.Now()
 	why := h.swapped(before, next, back)
 	h.mu.Unlock()
 	word := "swap"

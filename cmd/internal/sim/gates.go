@@ -128,6 +128,10 @@ func (w *World) judgeTraffic(v *manifest.GateVerdict, g manifest.Gate, q gate.Qu
 		for _, h := range canary {
 			h.mu.Lock()
 			b, any := h.errorsAt(at)
+			// As the series of hosts are joined with what each says it runs: one that was told and does not run it yet is none of them.
+			if h.disk.epoch() != q.Epoch || at.Before(h.landed) {
+				b, any = false, false
+			}
 			h.mu.Unlock()
 			if any {
 				all++

@@ -34,6 +34,8 @@ type host struct {
 	views    []seen               // heads that reached it, the newest last
 	heard    time.Time            // when the collector last accepted a report of it
 	by       *server              // which start of it that was
+	booted   time.Time            // when its agent last started
+	landed   time.Time            // when what is current came to be
 	stumbled time.Time            // when it last reported that it cannot take what it was told, and yet tries again
 	bad      []badness            // times in which its users saw errors
 	downs    []span               // times in which it had no traffic
@@ -102,6 +104,7 @@ func (h *host) boot() {
 		return
 	}
 	h.starts++
+	h.booted = time.Now()
 	ctx, cancel := context.WithCancel(w.ctx)
 	l := &life{
 		actor: &actor{w: w, name: h.name, skew: h.skew}, over: &actor{w: w, name: h.name + "+", skew: h.skew}, cancel: cancel, done: make(chan struct{}),

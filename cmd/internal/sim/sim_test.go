@@ -13,7 +13,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/muster-config/muster/distributor/chance"
-	"github.com/muster-config/muster/distributor/manifest"
 )
 
 var (
@@ -39,7 +38,7 @@ var total struct {
 func TestMain(m *testing.M) {
 	flag.Parse()
 	chance.Replace(pace)
-	manifest.VerifyOnce(20_000)
+	remember()
 	debug.SetGCPercent(400)
 	total.census, total.begin = NewCensus(), time.Now()
 	code := m.Run()

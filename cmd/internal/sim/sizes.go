@@ -25,6 +25,7 @@ func (c *check) leaving() {
 	if was != manifest.PhaseBaking || !on || p.Target == p.Baseline {
 		return
 	}
+	c.heeded(p.Wave)
 	bake, _ := time.ParseDuration(p.Policy.Waves[p.Wave-1].Bake)
 	if bake == 0 {
 		return
@@ -33,6 +34,16 @@ func (c *check) leaving() {
 		h := c.w.asked[askKey{c.f.name, r.Target, p.Wave, name}]
 		if (h == nil || h.passed.IsZero() || h.passed.Before(c.f.wave(p.Target, p.Wave).baked)) && !slices.Contains(p.Skipped, name) && !slices.Contains(r.Skipped, name) {
 			c.broken("no gate passes on no data", "gate %s of wave %d of release %d never said that it passes", name, p.Wave, r.Target)
+		}
+	}
+}
+
+// heeded: a wave, or the time after the last one, does not end well when a gate said that it failed.
+func (c *check) heeded(wave int) {
+	p := &c.prev.Manifest.Rollout
+	for name := range p.Policy.Gates {
+		if h := c.w.asked[askKey{c.f.name, p.Target, wave, name}]; h != nil && !h.failed.IsZero() && c.now.Sub(h.failed) > hearing && h.failed.After(c.f.wave(p.Target, 1).told) {
+			c.broken("a failure leads back", "gate %s of wave %d of release %d failed %s ago, and that is passed over", name, wave, p.Target, c.now.Sub(h.failed).Round(time.Second))
 		}
 	}
 }
@@ -55,6 +66,9 @@ func (c *check) baseline() {
 		c.broken("a done rollout is watched", "nothing leads back from %d to %d", r.Target, p.Baseline)
 	case p.Fallback != 0 && p.Target == r.Target && r.Fallback == 0 && c.now.Sub(p.Since) < watch-clocks && !c.did("supersede"):
 		c.broken("a done rollout is watched", "release %d for %s of %s", r.Target, c.now.Sub(p.Since), watch)
+	}
+	if p.Fallback != 0 && r.Fallback == 0 && r.Phase == manifest.PhaseDone && p.Target == r.Target && !c.did("supersede") {
+		c.heeded(len(p.Policy.Waves) + 1)
 	}
 	if r.Baseline == p.Baseline {
 		return
@@ -111,7 +125,7 @@ func (c *check) inFlight() {
 		h.mu.Lock()
 		there := h.disk.current != nil && h.disk.current.Content == is.Content
 		// A host that nobody has heard of takes what it is told when it is back: nobody counts it. Nor one that cannot take it.
-		counted := (countUnheard || h.by == c.w.server) && h.life != nil && c.now.Sub(h.heard) < 2*hostPoll && !h.failed[is.Content] && c.now.Sub(h.stumbled) > 2*time.Minute && !(was.Epoch() == is.Epoch() && c.now.Sub(h.since) > 5*time.Minute)
+		counted := (countUnheard || h.by == c.w.server) && h.life != nil && c.now.Sub(h.heard) < 2*hostPoll && c.now.Sub(h.booted) > hearing && !h.failed[is.Content] && (h.disk.current == nil || !h.failed[h.disk.current.Content]) && c.now.Sub(h.stumbled) > 2*time.Minute && !(was.Epoch() == is.Epoch() && c.now.Sub(h.since) > 5*time.Minute)
 		h.mu.Unlock()
 		if !there && counted {
 			on = append(on, fmt.Sprintf("%s (%d > %d, heard %s ago)", h.name, h.disk.epoch(), is.Epoch(), c.now.Sub(h.heard).Round(time.Second)))

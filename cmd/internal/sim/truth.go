@@ -121,7 +121,7 @@ func (w *World) late() {
 			if h == nil || h.failed.IsZero() || backing || r.Phase == manifest.PhaseDone && r.Fallback == 0 {
 				continue
 			}
-			if now.Sub(later(well, h.failed)) > 4*time.Minute && now.Sub(f.wrote) > time.Minute {
+			if now.Sub(later(well, h.failed)) > 2*time.Minute && now.Sub(f.wrote) > time.Minute {
 				rule, why = "a failure leads back", fmt.Sprintf("cohort %s: gate %s of wave %d of release %d failed %s ago, and it is %s", f.name, name, wave, r.Target, now.Sub(h.failed).Round(time.Second), r.Phase)
 			}
 		}

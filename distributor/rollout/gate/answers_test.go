@@ -3,6 +3,7 @@ package gate
 import (
 	"context"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -32,7 +33,7 @@ func TestB101(t *testing.T) {
 			"+Inf":        {200, vector(`[{"metric":{},"value":[1,"+Inf"]}]`), "+Inf is no number", inconclusive},
 			"null":        {200, vector(`[{"metric":{},"value":[1,null]}]`), "null is no number", inconclusive},
 			"text":        {200, `{"status":"success","data":{"resultType":"string","result":[1,"0"]}}`, "gives text, not a number", inconclusive},
-			"word":        {200, vector(`[{"metric":{},"value":[1,"many"]}]`), `"many" is no number`, inconclusive},
+			"word":        {200, vector(`[{"metric":{},"value":[1,"many"]}]`), "a value that is no number", inconclusive},
 			"two series":  {200, vector(`[{"metric":{"a":"1"},"value":[1,"0"]},{"metric":{"a":"2"},"value":[1,"0"]}]`), "2 series, not one", inconclusive},
 			"histogram":   {200, vector(`[{"metric":{},"histogram":[1,{"count":"1"}]}]`), "gives a histogram", inconclusive},
 			"no values":   {200, vector(`[{"metric":{}}]`), "a sample that cannot be read", inconclusive},
@@ -59,9 +60,9 @@ func TestB101(t *testing.T) {
 			"+Inf":     {200, "+Inf", "+Inf is no number", inconclusive},
 			"infinity": {200, "infinity", "+Inf is no number", inconclusive},
 			"null":     {200, "null", "answered null", inconclusive},
-			"text":     {200, "all is well", `answered "all is well", not a number`, inconclusive},
-			"string":   {200, `"0"`, "not a number", inconclusive},
-			"object":   {200, `{"value":0}`, "not a number", inconclusive},
+			"text":     {200, "all is well", "answered with text, not a number", inconclusive},
+			"string":   {200, `"0"`, "answered with a JSON string, not a number", inconclusive},
+			"object":   {200, `{"value":0}`, "answered with a JSON object, not a number", inconclusive},
 			"two":      {200, "0\n0\n", "not a number", inconclusive},
 			"hex":      {200, "0x1p-2", "not a number", inconclusive},
 			"too big":  {200, "1e999", "out of range", inconclusive},
@@ -173,5 +174,94 @@ func TestAddresses(t *testing.T) {
 	}
 	if got := masked(u); got != "https://p:9090/x" {
 		t.Error(got)
+	}
+}
+
+// TestFarAway: http gates reach no link-local or metadata address, by number or by name, and no host that collector.yaml does not name.
+func TestFarAway(t *testing.T) {
+	for address, want := range map[string]bool{"169.254.169.254:80": false, "[fe80::1%eth0]:80": false, "[::ffff:169.254.1.1]:80": false, "[fd00:ec2::254]:80": false, "100.100.100.200:80": false, "nonsense": false,
+		"127.0.0.1:9090": true, "10.0.0.7:443": true, "[2001:db8::1]:443": true} {
+		if err := farAway("tcp", address, nil); (err == nil) != want {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
+	client := newClient(nil, farAway)
+	defer client.CloseIdleConnections()
+	for _, raw := range []string{"http://169.254.169.254/latest/meta-data/", "http://[fe80::1]/", "http://[::ffff:169.254.169.254]/"} {
+		if r := readNumber(t.Context(), client, raw); r.value != nil || !r.down || !strings.Contains(r.trouble, "link-local and metadata addresses") {
+			t.Errorf("%s: %+v", raw, r)
+		}
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "0.5") }))
+	defer server.Close()
+	at := strings.TrimPrefix(server.URL, "http://")
+	for name, c := range map[string]struct {
+		hosts []string
+		want  string // of what is wrong
+	}{"any": {nil, ""}, "the host": {[]string{"127.0.0.1"}, ""}, "host and port": {[]string{"x", at}, ""}, "another": {[]string{"localhost"}, "it asks " + at + ", which gates.http_hosts in collector.yaml does not name"}, "none": {[]string{}, "does not name"}} {
+		k, err := NewKeeper(Config{HTTPHosts: c.hosts})
+		if err != nil {
+			t.Fatal(err)
+		}
+		looks, broken := k.ask(t.Context(), Question{Wave: 1, From: begin}, gateOf(func(g *manifest.Gate) { g.HTTP, g.Max = server.URL, num(1) }), 1, 1)
+		if ok := len(looks) == 1 && looks[0].Canary != nil && *looks[0].Canary == 0.5; ok != (c.want == "") || !strings.Contains(broken, c.want) || c.want == "" && broken != "" {
+			t.Errorf("%s: %+v, %q", name, looks, broken)
+		}
+		k.client.CloseIdleConnections()
+	}
+}
+
+// TestNothingRead: what a source says is not told, whatever it is: neither a body that is no number, nor the banner of what does not speak HTTP.
+func TestNothingRead(t *testing.T) {
+	client := newClient(nil, farAway)
+	defer client.CloseIdleConnections()
+	for _, body := range []string{"geheim", `"geheim"`, `{"key":"geheim"}`, `["geheim"]`, "<html>geheim", "1 geheim"} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, body) }))
+		r := readNumber(t.Context(), client, server.URL)
+		server.Close()
+		if r.value != nil || strings.Contains(r.trouble, "geheim") || !strings.Contains(r.trouble, "not a number") {
+			t.Errorf("%s: %+v", body, r)
+		}
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			io.WriteString(c, "SSH-2.0-geheim\r\n")
+			c.Close()
+		}
+	}()
+	for _, scheme := range []string{"http://", "https://"} {
+		if r := readNumber(t.Context(), client, scheme+l.Addr().String()); r.value != nil || !r.down || strings.Contains(r.trouble, "geheim") || strings.Contains(r.trouble, "SSH") {
+			t.Errorf("%s: %+v", scheme, r)
+		}
+	}
+}
+
+// What a source says is wrong is kept for each look: little of it.
+func TestLongComplaints(t *testing.T) {
+	long := strings.Repeat("x", 3<<20)
+	for status, kind := range map[int]string{422: "execution", 400: "bad_data", 503: "timeout"} {
+		s := &source{answer: func(*http.Request) (int, string) {
+			return status, `{"status":"error","errorType":"` + kind + `","error":"` + long + `"}`
+		}}
+		base, err := parseAddress("http://prometheus")
+		if err != nil {
+			t.Fatal(err)
+		}
+		list, broken := prometheus{client: newClient(s, nil), base: base}.ask(t.Context(), "up", begin, time.Second, 1)
+		if len(list) == 1 {
+			broken = list[0].trouble
+		}
+		if broken == "" || len(broken) > 2*mostText {
+			t.Errorf("%d: %d bytes", status, len(broken))
+		}
 	}
 }

@@ -97,5 +97,5 @@ func Short(g manifest.Gate, bake time.Duration) string {
 	return ""
 }
 
-// needsControl reports whether nothing can be said without a control group.
-func needsControl(g manifest.Gate) bool { return g.Compare != nil && g.Min == nil && g.Max == nil }
+// Compares reports whether a gate only compares: without a control group it can say nothing.
+func Compares(g manifest.Gate) bool { return g.Compare != nil && g.Min == nil && g.Max == nil }

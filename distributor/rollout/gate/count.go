@@ -9,8 +9,9 @@ import (
 
 // How sure a test must be. A gate may look often; what it may wrongly say in a whole bake is shared out over its looks, so that many looks raise no more false alarms than one.
 const (
-	// alphaSustained is for the test of all that was heard since the bake began, at the quarters of a bake.
+	// alphaSustained is for the tests at the quarters of a bake: of all that was heard since it began (half of it), and of the newest windows (the other half).
 	alphaSustained = 0.0015
+	wholeShare     = 0.5
 	// alphaSudden is for the test of the newest looks, at each look: it demands twice the excess, and assumes that events come in bunches of burst.
 	alphaSudden = 0.0005
 	burst       = 5
@@ -115,11 +116,32 @@ func upperTail(k, n, p float64) float64 {
 	return mathext.RegIncBeta(k, n-k+1, p)
 }
 
+// span is a row of the newest looks that is tested beside all of them: what begins late, and then lasts, is little of the whole, and looks like dispersion there.
+type span struct {
+	looks  int
+	alpha  float64 // its share of alphaSustained
+	excess float64 // a short one demands some excess, since rates waver
+}
+
+// windows are those that fit into k looks.
+func windows(k, bake int) []span {
+	var list []span
+	for _, w := range []span{{bake, 0, 1}, {(bake + 1) / 2, 0, 1}, {(bake + 3) / 4, 0, wavering}} {
+		if w.looks < k && w.looks >= leastBlocks {
+			list = append(list, w)
+		}
+	}
+	for i := range list {
+		list[i].alpha = (1 - wholeShare) / float64(len(list))
+	}
+	return list
+}
+
 // finding is what the tests say of a row of looks.
 type finding struct {
 	at   int     // 1-based: the look at which it failed; 0: it did not
 	from int     // 1-based: the first of the looks that the failing test rests on
-	edge bool    // the newest test of all looks is on the edge, or that of the newest looks
+	edge bool    // the newest test of all looks is on the edge, or one of the newest looks
 	disp float64 // dispersion of the newest test of all looks
 }
 
@@ -152,13 +174,26 @@ func examine(t test, looks []counts, bake, fails int) finding {
 			alpha += spendQuarter(quarter, alphaSustained)
 			quarter++
 		}
-		f.disp = spread(t, looks[:k], alpha)
+		whole := wholeShare * alpha
+		f.disp = spread(t, looks[:k], whole)
 		p := t.p(all, 1, f.disp)
-		if p < alpha && row >= fails {
+		if p < whole && row >= fails {
 			f.at, f.from = k, 1
 			return f
 		}
 		f.edge = p < suspicious
+		for _, w := range windows(k, bake) {
+			var newest counts
+			for _, c := range looks[k-w.looks : k] {
+				newest.add(c)
+			}
+			disp := spread(t, looks[k-w.looks:k], w.alpha*alpha)
+			if row >= fails && t.p(newest, w.excess, disp) < w.alpha*alpha {
+				f.at, f.from = k, k-w.looks+1
+				return f
+			}
+			f.edge = f.edge || t.p(newest, 1, disp) < suspicious
+		}
 	}
 	f.edge = f.edge || sudden(t, looks, suspicious/10, 1) > 0
 	return f

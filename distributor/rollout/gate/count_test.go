@@ -238,3 +238,34 @@ func TestDetectable(t *testing.T) {
 		t.Errorf("a value below its bound: %v", got)
 	}
 }
+
+// TestBeginsLate: what begins late, and then lasts, is a breach, not dispersion; the same in the time after the last wave.
+func TestBeginsLate(t *testing.T) {
+	for _, c := range []struct {
+		looks, onset int
+		events, bad  float64
+		want         manifest.Outcome
+	}{
+		{60, 0, 200000, 0.019, manifest.OutcomeFail}, {60, 10, 200000, 0.019, manifest.OutcomeFail}, {60, 30, 200000, 0.019, manifest.OutcomeFail}, {60, 45, 200000, 0.019, manifest.OutcomeFail},
+		{20, 10, 20000, 0.015, manifest.OutcomeFail}, {20, 15, 20000, 0.018, manifest.OutcomeFail},
+		{60, 45, 200000, 0.012, manifest.OutcomeInconclusive}, {20, 17, 20000, 0.018, manifest.OutcomeInconclusive},
+		{60, 45, 200000, 0.009, manifest.OutcomePass}, {20, 10, 20000, 0.009, manifest.OutcomePass},
+	} {
+		looks := repeat(c.looks, count4(0.001*c.events, c.events, 0.001*c.events, c.events))
+		for i := c.onset; i < c.looks; i++ {
+			looks[i].Canary = num(c.bad * c.events)
+		}
+		gates := map[string]manifest.Gate{"bound": counted(func(g *manifest.Gate) { g.Max = num(0.01) }), "ratio": counted(func(g *manifest.Gate) { g.Compare = &manifest.GateCompare{Ratio: 10} })}
+		if c.events < 100000 {
+			delete(gates, "ratio") // the control group has too few bad ones then
+		}
+		for name, g := range gates {
+			q := ask(g)
+			q.Bake = time.Duration(c.looks) * 30 * time.Second
+			q.Now = begin.Add(q.Bake)
+			if v := judgeOne(t, q, looks); v.Outcome != c.want {
+				t.Errorf("%s, %v from look %d of %d on: %s: %s", name, c.bad, c.onset+1, c.looks, v.Outcome, v.Why)
+			}
+		}
+	}
+}

@@ -85,7 +85,7 @@ func (j *judging) finds(s Size, t test, limit, bad float64) float64 {
 	case j.ofHosts() && isBound:
 		return above(math.Floor(limit*canary+1e-9), canary, bad)
 	case j.ofHosts():
-		return power(t, canary, control, s.Base, bad, alphaHosts, 1, 1)
+		return power(t, canary, control, s.Base, bad, spendQuarter(4, alphaHosts), 1, 1)
 	case !j.ofCounts() && !isBound && looks < MinLooks:
 		return sure(bad > suddenFactor*limit)
 	case !j.ofCounts():
@@ -98,7 +98,7 @@ func (j *judging) finds(s Size, t test, limit, bad float64) float64 {
 	if n < j.minEvents() || !isBound && m < j.minEvents() {
 		return 0
 	}
-	alpha := spendQuarter(4, alphaSustained)
+	alpha := wholeShare * spendQuarter(4, alphaSustained)
 	return power(t, n, m, s.Base, bad, alpha, dispersed*widened(blocksOf(looks), alpha), dispersed)
 }
 

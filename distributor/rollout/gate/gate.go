@@ -10,7 +10,7 @@
 //   - What agents report: reported. The state of the hosts now, of all of the canary.
 //
 // A gate with a bound and compare needs both to hold; where the control group is out of the bound as well and the canary is no worse, it is not the canary's fault: inconclusive. Where no
-// control group is left, the bound alone counts.
+// control group is left, the bound alone counts. What a gate may be wrong about a good release is for itself in one wave (or the watch), not for a rollout.
 package gate
 
 import (
@@ -23,7 +23,8 @@ import (
 // Question is what a rollout wants to know: how the hosts that run Epoch do since From, beside those that keep Baseline.
 type Question struct {
 	Cohort   string
-	Wave     int // 1-based; one above the last wave: while a finished rollout is watched; 0: before it starts, when only broken gates are looked for
+	Wave     int  // 1-based; one above the last wave: while a finished rollout is watched; 0: before it starts, when only broken gates are looked for
+	Last     bool // the last wave, or the time after it: no control group may be left
 	Epoch    uint64
 	Baseline uint64
 	Gates    map[string]manifest.Gate

@@ -88,9 +88,9 @@ func (j *judging) verdict(name string, h Heard) manifest.GateVerdict {
 	case j.q.Wave == 0:
 		v.Outcome, v.Why = j.before(h.Looks)
 		return v
-	case j.alone() && j.q.Wave > 1:
-		// The wave of the last hosts: those before it were compared. A bound beside compare would go on to count.
-		v.Outcome, v.Why = manifest.OutcomePass, "no hosts are left to compare with; the waves before were compared"
+	case j.alone() && j.q.Last:
+		// By nature: everybody has the release. A bound beside compare would go on to count.
+		v.Outcome, v.Why = manifest.OutcomePass, NoControlLeft
 		return v
 	}
 	j.place(h.Looks)
@@ -144,9 +144,12 @@ func (j *judging) before(looks []Look) (manifest.Outcome, string) {
 	return manifest.OutcomePass, "it can be asked"
 }
 
+// NoControlLeft is what a gate that only compares says in the last wave and after it. It knows nothing then, and says no more than that.
+const NoControlLeft = "there is no control group left to compare with"
+
 // compares reports whether there is a control group. The few hosts that are held back when everybody else has the release are none.
 func (q Question) compares() bool {
-	few := q.Wave > 1 && leastControl*len(q.Control) < len(q.Canary)
+	few := q.Last && leastControl*len(q.Control) < len(q.Canary)
 	return len(q.Control) > 0 && !few
 }
 
@@ -154,7 +157,7 @@ func (q Question) compares() bool {
 const leastControl = 20
 
 // alone reports whether the gate has nothing to compare with.
-func (j *judging) alone() bool { return needsControl(j.g) && !j.q.compares() }
+func (j *judging) alone() bool { return Compares(j.g) && !j.q.compares() }
 
 // place puts what was heard where it belongs in time.
 func (j *judging) place(looks []Look) {
@@ -191,10 +194,10 @@ func (j *judging) trouble(l *Look) string {
 	switch {
 	case l == nil:
 		return "not heard"
-	case l.Trouble != "":
-		return l.Trouble
 	case l.Canary != nil && l.OfCanary != nil && *l.OfCanary <= 0:
 		return "no events on the canary"
+	case l.Trouble != "":
+		return l.Trouble
 	case l.OfOthers != nil && *l.OfOthers <= 0:
 		return "no events on the control group"
 	}
@@ -228,7 +231,7 @@ func (j *judging) covered() (text string, ok bool) {
 	return text, left <= 0 && n >= need && newest && !pair && have >= need-need/10
 }
 
-// noData says that the gate has had no data for so many looks that no_data: fail counts; empty otherwise. A source that does not answer is no such case.
+// noData says that the canary has given no data for so many looks that no_data: fail counts; empty otherwise. A source that does not answer is no such case, nor is a control group that is idle.
 func (j *judging) noData() string {
 	row := max(j.g.Fails, 3)
 	if j.g.Reported != "" {
@@ -238,7 +241,7 @@ func (j *judging) noData() string {
 		return ""
 	}
 	for _, l := range j.looks[len(j.looks)-row:] {
-		if l == nil || l.Down || j.good(l) {
+		if l == nil || l.Down || j.goodCanary(l) {
 			return ""
 		}
 	}
@@ -298,12 +301,16 @@ func (j *judging) compare() opinion {
 	return j.compareValues()
 }
 
+// mostBad is the part of a bake's looks that may be out of a bound in a pass, where `fails` asks for more than one in a row: one of so many, one at least, and not the newest.
+const mostBad = 10
+
 // boundOfValues looks for `fails` bad looks in a row; looks that say nothing neither count nor end the row.
 func (j *judging) boundOfValues() opinion {
 	o := opinion{bad: func(l Look) bool { return l.Canary != nil && j.outside(*l.Canary) }}
-	row, worst, shared := 0, 0, 0
+	row, worst, shared, bad := 0, 0, 0, 0
+	need := wanted(j.q.Bake, j.e)
 	var last, highest, lowest *float64
-	for _, l := range j.looks {
+	for i, l := range j.looks {
 		if !j.goodCanary(l) {
 			continue
 		}
@@ -318,8 +325,10 @@ func (j *judging) boundOfValues() opinion {
 			row, shared = 0, 0
 			continue
 		}
-		if row++; row > worst {
-			worst = row
+		row++
+		worst = max(worst, row)
+		if i >= len(j.looks)-need {
+			bad++
 		}
 		if l.Control != nil && j.outside(*l.Control) {
 			shared++
@@ -336,6 +345,12 @@ func (j *judging) boundOfValues() opinion {
 		o.text = fmt.Sprintf("%s to %s, %s; bad %s of %d in a row that fail it", number(*lowest), number(*highest), j.allowed(number), times(worst), j.g.Fails)
 	default:
 		o.text = fmt.Sprintf("%s to %s, %s", number(*lowest), number(*highest), j.allowed(number))
+	}
+	switch {
+	case row > 0:
+		o.unsure = "out of the bound now"
+	case bad > max(1, need/mostBad):
+		o.unsure = fmt.Sprintf("out of the bound in %d of the newest %d looks", bad, need)
 	}
 	return o
 }

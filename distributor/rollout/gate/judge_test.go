@@ -123,7 +123,9 @@ func TestBound(t *testing.T) {
 		"bad before it was good":       {1, values(with(20, map[int]float64{0: 0.2})...), 10 * time.Minute, manifest.OutcomeFail, "once"},
 		"bad twice, of three":          {3, values(with(20, map[int]float64{4: 0.2, 5: 0.2})...), 10 * time.Minute, manifest.OutcomePass, "bad twice in a row of 3"},
 		"bad three times":              {3, values(with(20, map[int]float64{4: 0.2, 5: 0.2, 6: 0.3})...), 10 * time.Minute, manifest.OutcomeFail, "3 times in a row"},
-		"bad three times, not in row":  {3, values(with(20, map[int]float64{4: 0.2, 6: 0.2, 8: 0.3})...), 10 * time.Minute, manifest.OutcomePass, ""},
+		"bad three times, not in row":  {3, values(with(20, map[int]float64{4: 0.2, 6: 0.2, 8: 0.3})...), 10 * time.Minute, manifest.OutcomeInconclusive, "out of the bound in 3 of the newest 20 looks"},
+		"as it slides, bad no more":    {3, values(with(25, map[int]float64{4: 0.2, 6: 0.2, 8: 0.3})...), 12*time.Minute + 30*time.Second, manifest.OutcomePass, ""},
+		"bad now":                      {3, values(with(20, map[int]float64{18: 0.2, 19: 0.2})...), 10 * time.Minute, manifest.OutcomeInconclusive, "out of the bound now"},
 		"a hole does not end a row":    {2, append(values(0.2), at(hole, hole, values(0.2)[0])[1:]...), 2 * time.Minute, manifest.OutcomeFail, "twice in a row"},
 		"nothing heard":                {1, nil, 10 * time.Minute, manifest.OutcomeInconclusive, "0 of 20 looks, the last one missing: not heard"},
 		"after the bake, as it slides": {1, values(good(25)...), 12*time.Minute + 30*time.Second, manifest.OutcomePass, "20 of 20"},
@@ -226,6 +228,17 @@ func TestNoData(t *testing.T) {
 			t.Errorf("%s: %s: %s", name, v.Outcome, v.Why)
 		}
 	}
+	// A control group that is idle says nothing about the canary.
+	g = counted(func(g *manifest.Gate) { g.Compare, g.NoData = &manifest.GateCompare{Ratio: 1.5}, "fail" })
+	q = ask(g)
+	for name, c := range map[string]struct {
+		look Look
+		want manifest.Outcome
+	}{"the control group is idle": {count4(0, 5000, 0, 0), manifest.OutcomeInconclusive}, "the canary is idle": {count4(0, 0, 0, 5000), manifest.OutcomeFail}, "both are": {count4(0, 0, 0, 0), manifest.OutcomeFail}} {
+		if v := judgeOne(t, q, repeat(20, c.look)); v.Outcome != c.want {
+			t.Errorf("%s: %s: %s", name, v.Outcome, v.Why)
+		}
+	}
 }
 
 // TestB111NotTheCanary: a source that is down is inconclusive and says so; a fleet that is ill as a whole is not the canary's fault.
@@ -293,7 +306,7 @@ func TestBadCanary(t *testing.T) {
 	}
 }
 
-// TestAlone: where nothing is left to compare with, a gate that only compares says nothing in the first wave, and stands for the waves before in a later one; a bound goes on to count.
+// TestAlone: where nothing is left to compare with, a gate that only compares is inconclusive, but in the last wave and after it, where that is so by nature; a bound goes on to count.
 func TestAlone(t *testing.T) {
 	only := counted(func(g *manifest.Gate) { g.Compare = &manifest.GateCompare{Ratio: 2} })
 	both := counted(func(g *manifest.Gate) { g.Compare, g.Max = &manifest.GateCompare{Ratio: 2}, num(0.01) })
@@ -305,22 +318,26 @@ func TestAlone(t *testing.T) {
 	for name, c := range map[string]struct {
 		gate manifest.Gate
 		wave int
+		last bool
 		bad  float64
 		want manifest.Outcome
+		says string
 	}{
-		"only a ratio, first wave":  {only, 1, 3, manifest.OutcomeInconclusive},
-		"only a ratio, later":       {only, 3, 3, manifest.OutcomePass},
-		"with a bound, and good":    {both, 3, 3, manifest.OutcomePass},
-		"with a bound, and bad":     {both, 3, 600, manifest.OutcomeFail},
-		"with a bound, first, good": {both, 1, 3, manifest.OutcomePass},
+		"only a ratio, first wave":       {only, 1, false, 3, manifest.OutcomeInconclusive, "nothing to compare with"},
+		"only a ratio, later":            {only, 2, false, 3, manifest.OutcomeInconclusive, "nothing to compare with"},
+		"only a ratio, last":             {only, 3, true, 3, manifest.OutcomePass, NoControlLeft},
+		"only a ratio, in the only wave": {only, 1, true, 3, manifest.OutcomePass, NoControlLeft},
+		"with a bound, and good":         {both, 3, true, 3, manifest.OutcomePass, ""},
+		"with a bound, and bad":          {both, 3, true, 600, manifest.OutcomeFail, ""},
+		"with a bound, first, good":      {both, 1, false, 3, manifest.OutcomePass, ""},
 	} {
 		q := ask(c.gate)
-		q.Wave, q.Canary = c.wave, hosts("a", 199)
+		q.Wave, q.Last, q.Canary = c.wave, c.last, hosts("a", 199)
 		for name, q.Control = range map[string][]Host{name: nil, name + ", one host is held": hosts("b", 1)} {
-			if c.wave == 1 && q.Control != nil {
+			if !c.last && q.Control != nil {
 				continue
 			}
-			if v := judgeOne(t, q, canary(c.bad)); v.Outcome != c.want {
+			if v := judgeOne(t, q, canary(c.bad)); v.Outcome != c.want || !strings.Contains(v.Why, c.says) {
 				t.Errorf("%s: %s: %s", name, v.Outcome, v.Why)
 			}
 		}
@@ -375,6 +392,7 @@ func TestJudgeProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		q := ask(gates[rapid.IntRange(0, len(gates)-1).Draw(t, "gate")])
 		q.Wave = rapid.IntRange(1, 3).Draw(t, "wave")
+		q.Last = q.Wave == 3
 		n := rapid.IntRange(0, 60).Draw(t, "looks")
 		q.Now = begin.Add(time.Duration(n) * 30 * time.Second)
 		looks := repeat(n, Look{})
@@ -392,7 +410,7 @@ func TestJudgeProperties(t *testing.T) {
 		if again := Judge(q, heard)[0]; cmp.Diff(v, again) != "" {
 			t.Fatal(cmp.Diff(v, again))
 		}
-		if len(v.Samples) != min(n, manifest.MaxGateSamples) {
+		if len(v.Samples) != min(n, manifest.KeptGateSamples) {
 			t.Fatalf("%d samples of %d", len(v.Samples), n)
 		}
 		there := 0

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,9 +19,11 @@ import (
 // Config are a Keeper's settings. The zero value asks only what agents report and http addresses.
 type Config struct {
 	Prometheus string            // address of a Prometheus, user and password in it if it wants them; empty: gates that ask prometheus are broken
+	HTTPHosts  []string          // hosts, with a port or for any, that http gates may ask; nil: any that is not link-local
 	Transport  http.RoundTripper // nil: one of its own
 	Now        func() time.Time  // nil: time.Now
 	Log        *slog.Logger      // nil: silent
+	Setting    string            // what to say where Prometheus is empty and a gate asks it: that it is missing, and how to give it; "": what collector.yaml has for it
 }
 
 const (
@@ -34,9 +38,12 @@ const (
 // asked again for the whole time of the question; what http addresses said before a restart is lost, and inconclusive. Safe for concurrent use.
 type Keeper struct {
 	now    func() time.Time
-	client *http.Client
+	client *http.Client // of http gates
+	hosts  []string
 	prom   *prometheus
 	log    *slog.Logger
+	// setting says how to name a Prometheus.
+	setting string
 
 	mu      sync.Mutex
 	asked   map[string]*talk // by cohort
@@ -67,19 +74,22 @@ type heard struct {
 
 // NewKeeper makes a Keeper; Run lets it ask.
 func NewKeeper(c Config) (*Keeper, error) {
-	k := &Keeper{now: c.Now, log: c.Log, client: newClient(c.Transport), asked: map[string]*talk{}, changed: make(chan struct{}), wake: make(chan struct{}, 1)}
+	k := &Keeper{now: c.Now, log: c.Log, client: newClient(c.Transport, farAway), hosts: c.HTTPHosts, asked: map[string]*talk{}, changed: make(chan struct{}), wake: make(chan struct{}, 1)}
 	if k.now == nil {
 		k.now = time.Now
 	}
 	if k.log == nil {
 		k.log = slog.New(slog.DiscardHandler)
 	}
+	if k.setting = c.Setting; k.setting == "" {
+		k.setting = "collector.yaml names none: set prometheus: {url: …}"
+	}
 	if c.Prometheus != "" {
 		base, err := parseAddress(c.Prometheus)
 		if err != nil {
 			return nil, fmt.Errorf("prometheus.url: %w", err)
 		}
-		k.prom = &prometheus{client: k.client, base: base}
+		k.prom = &prometheus{client: newClient(c.Transport, nil), base: base}
 	}
 	return k, nil
 }
@@ -98,6 +108,9 @@ func (k *Keeper) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			t.Stop()
 			k.client.CloseIdleConnections()
+			if k.prom != nil {
+				k.prom.client.CloseIdleConnections()
+			}
 			return nil
 		case <-k.wake:
 		case <-t.C:
@@ -127,7 +140,7 @@ func (k *Keeper) Judge(_ context.Context, q Question) []manifest.GateVerdict {
 			if err := Check(g); err != nil {
 				h.broken = err.Error()
 			} else if g.Prometheus != "" && k.prom == nil {
-				h.broken = "it asks prometheus, and collector.yaml names none: set prometheus: {url: …}"
+				h.broken = "it asks prometheus, and " + k.setting
 			}
 			t.gates[name] = h
 		}
@@ -327,9 +340,18 @@ func (k *Keeper) ask(ctx context.Context, q Question, g manifest.Gate, first, n 
 
 func (k *Keeper) read(ctx context.Context, q Question, g manifest.Gate, query string, who group, start time.Time, step time.Duration, n int) ([]reading, string) {
 	if g.HTTP != "" {
-		return []reading{readNumber(ctx, k.client, q.address(query, who))}, ""
+		address := q.address(query, who)
+		if u, err := parseAddress(address); err == nil && !k.mayAsk(u) {
+			return nil, fmt.Sprintf("it asks %s, which gates.http_hosts in collector.yaml does not name", u.Host)
+		}
+		return []reading{readNumber(ctx, k.client, address)}, ""
 	}
 	return k.prom.ask(ctx, q.promQL(g, query, who), start, step, n)
+}
+
+// mayAsk reports whether http gates may ask an address.
+func (k *Keeper) mayAsk(u *url.URL) bool {
+	return k.hosts == nil || slices.ContainsFunc(k.hosts, func(h string) bool { return strings.EqualFold(h, u.Host) || strings.EqualFold(h, u.Hostname()) })
 }
 
 // report counts what hosts report into the look that is under way.

@@ -2,7 +2,6 @@ package gate
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -10,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -281,7 +281,7 @@ func TestSourceComesBack(t *testing.T) {
 			return k.Judge(t.Context(), q)[0]
 		}
 		judge()
-		s.set(func(s *source) { s.fail = errors.New("connection refused") })
+		s.set(func(s *source) { s.fail = syscall.ECONNREFUSED })
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		v := judge()

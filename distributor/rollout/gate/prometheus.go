@@ -75,11 +75,11 @@ func (p prometheus) ask(ctx context.Context, query string, start time.Time, step
 	wrong := json.Unmarshal(body, &a)
 	switch {
 	case wrong == nil && status == http.StatusBadRequest && a.ErrorType == "bad_data":
-		return nil, "the query is wrong: " + a.Error
+		return nil, "the query is wrong: " + cut(a.Error, mostText)
 	case wrong == nil && status == http.StatusUnprocessableEntity && a.Error != "":
-		return all(down("the query cannot be executed: %s", a.Error)), ""
+		return all(down("the query cannot be executed: %s", cut(a.Error, mostText))), ""
 	case status != http.StatusOK:
-		return all(down("the source is down: %s answered %d %s", where, status, cut(a.Error, 200))), ""
+		return all(down("the source is down: %s answered %d %s", where, status, cut(a.Error, mostText))), ""
 	case wrong != nil || a.Status != "success":
 		return all(down("%s answered with what is no answer of Prometheus", where)), ""
 	}
@@ -158,7 +158,7 @@ func sample(pair []json.RawMessage) (at float64, r reading) {
 	}
 	v, err := strconv.ParseFloat(text, 64)
 	if err != nil {
-		return at, down("%q is no number", cut(text, 40))
+		return at, down("the query gives a value that is no number")
 	}
 	return at, finite(v)
 }

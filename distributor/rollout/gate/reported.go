@@ -14,7 +14,7 @@ const (
 	minFresh = 0.9
 	// MinProbes is how many probes of the canary a pass needs.
 	MinProbes = 20
-	// alphaHosts is how likely a comparison of hosts may be wrong.
+	// alphaHosts is how likely a comparison of hosts may be wrong, in all of a bake: it is shared out over its quarters.
 	alphaHosts = 0.001
 )
 
@@ -134,21 +134,63 @@ func (j *judging) boundOfHosts() opinion {
 	return o
 }
 
-// compareHosts compares the shares by the exact test.
+// compareHosts compares the shares by the exact test, at each quarter of the bake: with the look that ends it, or the next one that was heard.
 func (j *judging) compareHosts() opinion {
+	ratio := j.g.Compare.Ratio
+	t, turned := compared{ratio}, ratio < 1
+	if turned {
+		t = compared{1 / ratio}
+	}
+	take := func(l Look) (c counts, ok bool) {
+		if l.Canary == nil || l.OfCanary == nil || l.Control == nil || l.OfOthers == nil || *l.OfCanary <= 0 || *l.OfOthers <= 0 {
+			return c, false
+		}
+		if turned {
+			return counts{*l.Control, *l.OfOthers, *l.Canary, *l.OfCanary}, true
+		}
+		return counts{*l.Canary, *l.OfCanary, *l.Control, *l.OfOthers}, true
+	}
 	now := look(j.g.Reported, j.q, nil)
-	c := counts{*now.Canary, *now.OfCanary, *now.Control, *now.OfOthers}
-	if c.all == 0 || c.allControl == 0 {
+	latest, ok := take(now)
+	if !ok {
 		return opinion{}
 	}
-	t, turned := compared{j.g.Compare.Ratio}, j.g.Compare.Ratio < 1
-	if turned {
-		t, c = compared{1 / j.g.Compare.Ratio}, counts{c.badControl, c.allControl, c.bad, c.all}
+	o := opinion{bad: func(l Look) bool { c, ok := take(l); return ok && t.over(c) }}
+	bake := wanted(j.q.Bake, j.e)
+	alpha, quarter, row := 0.0, 1, 0
+	for k := 1; k <= len(j.looks); k++ {
+		l := j.looks[k-1]
+		under := k == len(j.looks) // it is under way, and ends no quarter yet
+		if under {
+			l = &now
+		}
+		for ; !under && k >= quarterAt(quarter, bake); quarter++ {
+			alpha += spendQuarter(quarter, alphaHosts)
+		}
+		if l == nil {
+			continue
+		}
+		c, ok := take(*l)
+		if !ok {
+			continue
+		}
+		if row++; !t.over(c) {
+			row = 0
+		}
+		if alpha > 0 && row >= j.g.Fails && t.p(c, 1, 1) < alpha {
+			o.fail, o.text = true, j.tell(c, turned, false)
+			return o
+		}
+		if !under {
+			alpha = 0
+		}
 	}
-	p := t.p(c, 1, 1)
-	o := opinion{fail: p < alphaHosts, text: j.tell(c, turned, false)}
-	if !o.fail && t.over(c) && p < suspicious {
+	o.text = j.tell(latest, turned, false)
+	if t.over(latest) && t.p(latest, 1, 1) < suspicious {
 		o.unsure = "too few hosts to tell whether that is chance"
+		if row < j.g.Fails {
+			o.unsure = fmt.Sprintf("bad %s of %d in a row that fail it", times(row), j.g.Fails)
+		}
 	}
 	return o
 }

@@ -99,3 +99,36 @@ func TestReportedFails(t *testing.T) {
 		}
 	}
 }
+
+// TestReportedCompareSpends: a comparison of hosts is tested at the quarters of a bake, each with its share of what it may be wrong, and fails only when as many looks in a row are over as `fails` says.
+func TestReportedCompareSpends(t *testing.T) {
+	state := func(bad float64) Look { return count4(bad, 10, 0, 190) }
+	for name, c := range map[string]struct {
+		fails, now int // looks
+		bad        int // hosts of the canary that restarted, from the first look on
+		want       manifest.Outcome
+	}{
+		"at the first look":              {1, 1, 3, manifest.OutcomeInconclusive},
+		"four, at the first look":        {1, 1, 4, manifest.OutcomeInconclusive},
+		"four, at the first quarter":     {1, 6, 4, manifest.OutcomeFail},
+		"three, at the first quarter":    {1, 6, 3, manifest.OutcomeInconclusive}, // the chance is 1.25e-4, and its share as much
+		"three, at the fourth":           {1, 20, 3, manifest.OutcomeFail},
+		"two, at the end":                {1, 20, 2, manifest.OutcomeInconclusive},
+		"four, too few in a row":         {8, 6, 4, manifest.OutcomeInconclusive},
+		"four, at the next quarter":      {8, 11, 4, manifest.OutcomeFail},
+		"none":                           {1, 20, 0, manifest.OutcomePass},
+		"four, more in a row than heard": {30, 20, 4, manifest.OutcomeInconclusive},
+	} {
+		g := gateOf(func(g *manifest.Gate) {
+			g.Reported, g.Compare, g.Fails = "restarts", &manifest.GateCompare{Ratio: 1}, c.fails
+		})
+		q := ask(g)
+		q.Now = begin.Add(time.Duration(c.now) * 30 * time.Second)
+		for i := range c.bad {
+			q.Canary[i].Restarts = 1
+		}
+		if v := judgeOne(t, q, repeat(c.now, state(float64(c.bad)))); v.Outcome != c.want {
+			t.Errorf("%s: %s: %s", name, v.Outcome, v.Why)
+		}
+	}
+}

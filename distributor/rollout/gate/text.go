@@ -71,7 +71,7 @@ func times(n int) string {
 
 // thin keeps the samples that a verdict carries: up to three quarters of them bad ones, the newest of those, and of the others so many as fit, evenly, the newest among them.
 func thin(looks []Look, bad func(Look) bool) []manifest.GateSample {
-	const most = manifest.MaxGateSamples
+	const most = manifest.KeptGateSamples
 	keep := make([]bool, len(looks))
 	left := min(most, len(looks))
 	for i := len(looks) - 1; i >= 0 && left > most/4 && len(looks) > most && bad != nil; i-- {

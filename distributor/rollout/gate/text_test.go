@@ -16,10 +16,10 @@ func TestThin(t *testing.T) {
 		keep int // bad ones that must be there
 	}{
 		"none":     {0, func(int) bool { return false }, 0},
-		"few":      {40, func(i int) bool { return i%2 == 0 }, 20},
+		"few":      {40, func(i int) bool { return i%2 == 0 }, 9},
 		"many":     {3000, func(i int) bool { return i == 17 || i == 2000 }, 2},
-		"all bad":  {3000, func(int) bool { return true }, 40},
-		"half bad": {100, func(i int) bool { return i < 50 }, 30},
+		"all bad":  {3000, func(int) bool { return true }, 12},
+		"half bad": {100, func(i int) bool { return i < 50 }, 9},
 		"a few":    {45, func(i int) bool { return i < 3 }, 3},
 	} {
 		looks := repeat(c.n, Look{})
@@ -30,7 +30,7 @@ func TestThin(t *testing.T) {
 			}
 		}
 		got := thin(looks, bad)
-		if len(got) != min(c.n, manifest.MaxGateSamples) {
+		if len(got) != min(c.n, manifest.KeptGateSamples) {
 			t.Errorf("%s: %d samples", name, len(got))
 		}
 		found := 0

@@ -29,7 +29,7 @@ func (j *judging) compareValues() opinion {
 	o := opinion{bad: over}
 	bake := wanted(j.q.Bake, j.e)
 	var diffs, canaries, controls []float64
-	quarter, next, row, edge := 1, quarterAt(1, bake), 0, false
+	quarter, next, row := 1, quarterAt(1, bake), 0
 	for k := 1; k <= len(j.looks); k++ {
 		if l := j.looks[k-1]; j.good(l) {
 			d := excess(*l.Canary, *l.Control, ratio)
@@ -50,12 +50,19 @@ func (j *judging) compareValues() opinion {
 			alpha += spendQuarter(quarter, alphaSustained)
 			quarter++
 		}
-		p := signTest(diffs)
-		if p < alpha && lastOver(diffs, j.g.Fails) {
+		if !lastOver(diffs, j.g.Fails) {
+			continue
+		}
+		if signTest(diffs) < wholeShare*alpha {
 			o.fail, o.text = true, j.besides(canaries, controls)
 			return o
 		}
-		edge = p < suspicious || median(diffs) > 0
+		for _, w := range windows(len(diffs), bake) {
+			if first := len(diffs) - w.looks; signTest(diffs[first:]) < w.alpha*alpha {
+				o.fail, o.text = true, j.besides(canaries[first:], controls[first:])
+				return o
+			}
+		}
 	}
 	if len(diffs) == 0 {
 		return o
@@ -64,8 +71,17 @@ func (j *judging) compareValues() opinion {
 	switch {
 	case len(diffs) < MinLooks:
 		o.unsure = fmt.Sprintf("a pass needs %d looks", MinLooks)
-	case edge && median(diffs) > 0:
+	case median(diffs) > 0:
 		o.unsure = "too few looks to tell whether that is chance"
+	default:
+		// What is bad now is no pass, however long it was good before.
+		first := len(diffs) - max(suddenLooks, bake/4)
+		if newest := diffs[max(0, first):]; median(newest) > 0 || lastOver(diffs, suddenLooks) {
+			if median(newest) <= 0 {
+				first = len(diffs) - suddenLooks
+			}
+			o.unsure = "but of late it is " + j.besides(canaries[first:], controls[first:])
+		}
 	}
 	return o
 }

@@ -86,3 +86,30 @@ func TestHangTogether(t *testing.T) {
 		t.Errorf("nothing: %v", p)
 	}
 }
+
+// TestValuesBeginLate: a canary that is slow now does not pass for having been fast before, and fails when that lasts.
+func TestValuesBeginLate(t *testing.T) {
+	for _, c := range []struct {
+		bake, onset, now int
+		want             manifest.Outcome
+		says             string
+	}{
+		{20, 11, 20, manifest.OutcomeInconclusive, "but of late it is 3.5 × the control group's: median 350 against the control group's 100 over 5 looks"},
+		{20, 17, 20, manifest.OutcomeInconclusive, "of late it is 2.2 × the control group's: median 225"},
+		{20, 11, 40, manifest.OutcomeFail, "3.5 ×"},
+		{60, 30, 60, manifest.OutcomeFail, "3.5 ×"},
+		{60, 45, 60, manifest.OutcomeFail, "over 15 looks"},
+		{60, 55, 60, manifest.OutcomeInconclusive, "of late"},
+		{20, 20, 20, manifest.OutcomePass, "1 ×"},
+	} {
+		looks := repeat(c.now, pair(100, 100))
+		for i := c.onset; i < c.now; i++ {
+			looks[i].Canary = num(350)
+		}
+		q := ask(latencies(1.2))
+		q.Bake, q.Now = time.Duration(c.bake)*30*time.Second, begin.Add(time.Duration(c.now)*30*time.Second)
+		if v := judgeOne(t, q, looks); v.Outcome != c.want || !strings.Contains(v.Why, c.says) {
+			t.Errorf("slow from look %d of %d on, bake of %d: %s: %s; want %s, %q", c.onset+1, c.now, c.bake, v.Outcome, v.Why, c.want, c.says)
+		}
+	}
+}

@@ -41,7 +41,7 @@ const (
 	RolledBack = "rolled back"
 	Halted     = "halted"
 	Held       = "held" // it waits for a person
-	Stuck      = "not over after 30 days"
+	Stuck      = "does not finish within 30 days"
 )
 
 // Result is what became of it. Times are from the begin.
@@ -70,7 +70,9 @@ const (
 	baseline = 1
 	target   = 2
 	most     = 30 * 24 * time.Hour
-	steps    = 2_000_000
+	// looks bounds what a rehearsal costs: each step looks at every host.
+	looks  = 50_000_000
+	fewest = 20_000 // steps at least
 )
 
 // host is one host and what it does.
@@ -92,12 +94,13 @@ func Run(in Input) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	steps := max(fewest, looks/max(1, len(in.Hosts)))
 	for range steps {
 		if over := s.over(); over != "" {
 			s.result.End = over
 			return s.result, nil
 		}
-		if s.now.Sub(in.Begin) > most {
+		if s.now.Sub(in.Begin) >= most {
 			s.result.End, s.result.Took = Stuck, s.now.Sub(in.Begin)
 			return s.result, nil
 		}
@@ -111,7 +114,7 @@ func Run(in Input) (*Result, error) {
 		}
 		s.now = s.next()
 	}
-	return nil, fmt.Errorf("rehearse cohort %s: no end after %d steps", in.Cohort, steps)
+	return nil, fmt.Errorf("rehearse cohort %s: does not finish within %d steps, which are %s: make its waves and its bakes shorter", in.Cohort, steps, s.now.Sub(in.Begin))
 }
 
 // stage is one rehearsal.
@@ -234,6 +237,7 @@ func (s *stage) take(m manifest.Manifest) {
 		pause := s.Apply/2 + time.Duration(s.random.Int64N(int64(s.Apply)+1))
 		if h.desired == target {
 			s.touched[h.Name] = true
+			pause += s.turn(h, r.Policy.Spread)
 		} else if h.running == h.desired {
 			pause = 0 // it never left
 		}
@@ -261,6 +265,15 @@ func (s *stage) take(m manifest.Manifest) {
 			s.failed, s.result.Wave, s.result.Took = s.now, before.Wave, at
 		}
 	}
+}
+
+// turn is how long a host waits before it takes the target.
+func (s *stage) turn(h *host, spread string) time.Duration {
+	d, err := time.ParseDuration(spread)
+	if err != nil {
+		return 0
+	}
+	return time.Duration(manifest.Turn(h.Name, target) * float64(d))
 }
 
 func (s *stage) endWave(at time.Duration) {
@@ -299,6 +312,17 @@ func (s *stage) next() time.Time {
 			at = *until // nothing else happens before
 		} else if until.Before(at) {
 			at = *until
+		}
+	}
+	// Nothing begins while no window is open.
+	if p := s.view.Manifest.Rollout.Phase; len(s.Policy.Windows) > 0 && (p == manifest.PhaseDone || p == manifest.PhaseBaking) {
+		end := s.Begin.Add(most)
+		open := manifest.NextWindow(s.Policy.Windows, s.now)
+		if open.IsZero() || open.After(end) {
+			open = end
+		}
+		if open.After(at) {
+			at = open
 		}
 	}
 	for _, h := range s.hosts {

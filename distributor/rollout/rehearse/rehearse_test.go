@@ -80,3 +80,49 @@ func TestRunShapes(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
+
+// Hosts that wait for their turn are not late: a healthy release gets to all of them, however long its spread; one that a host never confirms still comes to an end.
+func TestRunSpread(t *testing.T) {
+	for name, c := range map[string]struct {
+		hosts         int
+		spread        string
+		inFlight      string
+		least, atMost time.Duration
+	}{
+		"default":       {200, "30m", "10%", time.Hour, 10 * time.Hour},
+		"one at a time": {30, "20m", "1", 3 * time.Hour, 12 * time.Hour},
+		"all at once":   {200, "90m", "100%", 3 * time.Hour, 5 * time.Hour},
+		"none":          {200, "0s", "10%", 15 * time.Minute, 30 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := manifest.RolloutPolicy{
+				Waves: []manifest.Wave{{Percent: 5, Bake: "10m"}, {Percent: 25, Bake: "5m"}, {Percent: 100, Bake: "0s"}}, Gates: map[string]manifest.Gate{}, MinReported: 0.95,
+				MaxInFlight: c.inFlight, Spread: c.spread, Timeout: "2h", OnFailure: "rollback", Watch: "30m",
+			}
+			got, err := rehearse.Run(rehearse.Input{Cohort: "prod", Policy: p, Hosts: hosts(c.hosts), Begin: begin, Apply: 10 * time.Second})
+			if err != nil || got.End != rehearse.Done || got.Touched != c.hosts || got.Took < c.least || got.Took > c.atMost {
+				t.Errorf("%+v, %v", got, err)
+			}
+		})
+	}
+}
+
+// What never ends is said so, soon: a window that never opens, and a bake that nobody would see the end of.
+func TestRunEnds(t *testing.T) {
+	never, long := policy(), policy()
+	never.Windows = []string{"0 0 30 2 *"}
+	long.Waves[0].Bake = "2562047h"
+	for name, p := range map[string]manifest.RolloutPolicy{"window": never, "bake": long} {
+		got, err := rehearse.Run(rehearse.Input{Cohort: "prod", Policy: p, Hosts: hosts(1000), Begin: begin, Apply: 10 * time.Second})
+		if err != nil || got.End != rehearse.Stuck || got.Orders > 100 {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+	}
+	// One that opens days later is waited for.
+	later := policy()
+	later.Windows = []string{"* 9-16 * * fri"}
+	got, err := rehearse.Run(rehearse.Input{Cohort: "prod", Policy: later, Hosts: hosts(1000), Begin: begin, Apply: 10 * time.Second})
+	if err != nil || got.End != rehearse.Done || got.Waves[0].Begins < 4*24*time.Hour-time.Minute || got.Waves[0].Begins > 4*24*time.Hour+time.Minute {
+		t.Errorf("%+v, %v", got, err)
+	}
+}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/muster-config/muster/distributor/api"
 	"github.com/muster-config/muster/distributor/manifest"
+	"github.com/muster-config/muster/distributor/rollout"
 	"github.com/muster-config/muster/distributor/verdict"
 )
 
@@ -158,15 +159,7 @@ func matches(want, have map[string]string) bool {
 
 func (in Input) waves(out *api.Rollout, told []Host) {
 	r := &in.View.Manifest.Rollout
-	var labels []map[string]string
-	for _, h := range in.Hosts {
-		switch h.Verdict {
-		case verdict.Retired, verdict.Unexpected, verdict.Duplicate, verdict.Missing, verdict.Held, verdict.Silent:
-		default:
-			labels = append(labels, h.Labels)
-		}
-	}
-	sizes := Sizes(r.Policy.Waves, labels)
+	sizes := Sizes(r.Policy.Waves, in.eligible())
 	for i, w := range r.Policy.Waves {
 		n := i + 1
 		wave := api.RolloutWave{
@@ -181,6 +174,18 @@ func (in Input) waves(out *api.Rollout, told []Host) {
 		}
 		out.Waves = append(out.Waves, wave)
 	}
+}
+
+// eligible are the labels of the hosts that the waves count.
+func (in Input) eligible() (labels []map[string]string) {
+	for _, h := range in.Hosts {
+		switch h.Verdict {
+		case verdict.Retired, verdict.Unexpected, verdict.Duplicate, verdict.Missing, verdict.Held, verdict.Silent:
+		default:
+			labels = append(labels, h.Labels)
+		}
+	}
+	return labels
 }
 
 // stateOf says what wave n is to the rollout.
@@ -254,7 +259,11 @@ func Asks(g manifest.Gate) string {
 		bounds = append(bounds, "at most "+number(*g.Max))
 	}
 	if g.Compare != nil {
-		bounds = append(bounds, fmt.Sprintf("at most %s times the control's", number(g.Compare.Ratio)))
+		most := "at most"
+		if g.Compare.Ratio < 1 {
+			most = "at least"
+		}
+		bounds = append(bounds, fmt.Sprintf("%s %s times the control's", most, number(g.Compare.Ratio)))
 	}
 	return fmt.Sprintf("%s: %s, every %s", what, strings.Join(bounds, ", "), g.Every)
 }
@@ -272,11 +281,11 @@ func (in Input) until() *time.Time {
 	}
 	switch {
 	case r.Phase == manifest.PhaseAdvancing:
-		return end(r.Policy.Timeout, 1)
+		return end(rollout.Patience(&r.Policy, r.Wave, in.eligible()).String(), 1)
 	case r.Phase == manifest.PhaseBaking && r.Wave >= 1 && r.Wave <= len(r.Policy.Waves):
 		return end(r.Policy.Waves[r.Wave-1].Bake, 1+r.Extended)
 	case r.Phase == manifest.PhaseDone && r.Fallback != 0:
-		return end(r.Policy.Watch, 1)
+		return end(r.Policy.Watch, 1+r.Extended)
 	}
 	return nil
 }

@@ -52,6 +52,15 @@ func input(change func(r *manifest.Rollout)) standing.Input {
 	return in
 }
 
+// TestAsks: a ratio below 1 asks for at least so much.
+func TestAsks(t *testing.T) {
+	for ratio, want := range map[float64]string{1.5: "at most 1.5 times", 1: "at most 1 times", 0.8: "at least 0.8 times"} {
+		if got := standing.Asks(manifest.Gate{HTTP: "http://x/$epoch", Compare: &manifest.GateCompare{Ratio: ratio}, Every: "30s"}); got != "http: "+want+" the control's, every 30s" {
+			t.Errorf("%v: %s", ratio, got)
+		}
+	}
+}
+
 func TestOf(t *testing.T) {
 	r := standing.Of(input(nil))
 	if r.Eligible != 10 || r.Told != 2 || r.Confirmed != 1 || !r.Until.Equal(now.Add(5*time.Minute)) {
@@ -101,6 +110,13 @@ func TestWaits(t *testing.T) {
 		"advancing": {func(r *manifest.Rollout) { r.Phase = manifest.PhaseAdvancing }, "", "1 of 2 hosts that were told have not confirmed: h-", false, false},
 		"paused": {func(r *manifest.Rollout) { r.Phase, r.Was, r.Pause = manifest.PhasePaused, manifest.PhaseBaking, &stop }, "",
 			"paused at wave 1 of 3 by ana since 2026-11-30T10:05:00Z: INC-7; `muster rollout resume prod --reason …` goes on, `muster rollout abort prod --reason …` goes back", true, true},
+		"paused before it begins": {func(r *manifest.Rollout) {
+			r.Phase, r.Was, r.Wave, r.Pause = manifest.PhasePaused, manifest.PhaseDone, 0, &stop
+		}, "", "paused by ana since 2026-11-30T10:05:00Z: INC-7; `muster rollout resume prod --reason …` goes on", true, true},
+		"a broken gate before it begins": {func(r *manifest.Rollout) {
+			r.Phase, r.Was, r.Wave, r.Pause = manifest.PhasePaused, manifest.PhaseDone, 0, &stop
+			r.Verdicts = []manifest.GateVerdict{{Gate: "errors", Outcome: manifest.OutcomeBroken}}
+		}, "", "paused by ana since 2026-11-30T10:05:00Z: INC-7; publish a release that repairs the gate, or `muster rollout resume prod --reason …` begins without it", true, true},
 		"held by a gate": {func(r *manifest.Rollout) {
 			r.Phase, r.Pause = manifest.PhasePaused, &stop
 			r.Verdicts = []manifest.GateVerdict{{Gate: "errors", Outcome: manifest.OutcomeInconclusive}, {Gate: "fine", Outcome: manifest.OutcomePass}}
@@ -112,7 +128,11 @@ func TestWaits(t *testing.T) {
 		}, "epoch 2 waits: the next window", "epoch 2 waits: the next window", false, true},
 		"rolling back": {func(r *manifest.Rollout) { r.Phase, r.Halts = manifest.PhaseRollingBack, []manifest.Stop{stop} }, "",
 			"halted by ana since 2026-11-30T10:05:00Z: INC-7; goes back to epoch 1, 2 hosts are still told to run epoch 2; then git revert and publish what failed, or `muster rollout resume prod --reason …`", false, true},
-		"halted":           {func(r *manifest.Rollout) { r.Phase, r.Halts = manifest.PhaseHalted, []manifest.Stop{stop} }, "", "halted by ana since", false, true},
+		"halted": {func(r *manifest.Rollout) { r.Phase, r.Halts = manifest.PhaseHalted, []manifest.Stop{stop} }, "", "halted by ana since", false, true},
+		"not reverted": {func(r *manifest.Rollout) {
+			r.Phase, r.Halts = manifest.PhaseHalted, []manifest.Stop{{By: "ana", Since: since}}
+		}, "halted by ana; x; epoch 9 waits: it does not restore b as epoch 7 had it",
+			"halted by ana; x; epoch 9 waits: it does not restore b as epoch 7 had it", false, true},
 		"frozen":           {func(r *manifest.Rollout) { stop := stop; stop.Until = &until; r.Freezes = []manifest.Stop{stop} }, "", "frozen by ana since 2026-11-30T10:05:00Z until 2026-11-30T13:05:00Z: INC-7; `muster unfreeze prod --reason …`", false, true},
 		"a freeze's end":   {func(r *manifest.Rollout) { stop := stop; stop.Until = &since; r.Freezes = []manifest.Stop{stop} }, "", "the bake is not over", false, false},
 		"a later order":    {func(r *manifest.Rollout) { r.Phase = manifest.PhaseDone }, "cohort eu goes first", "cohort eu goes first", false, false},

@@ -8,6 +8,7 @@ import (
 
 	"github.com/muster-config/muster/distributor/api"
 	"github.com/muster-config/muster/distributor/manifest"
+	"github.com/muster-config/muster/distributor/rollout"
 	"github.com/muster-config/muster/distributor/verdict"
 )
 
@@ -33,6 +34,9 @@ func (in Input) waits(out *api.Rollout, told []Host) (text string, overdue bool)
 		if r.Phase == manifest.PhaseRollingBack {
 			text += in.back(out) + "; then "
 		}
+		if r.Phase == manifest.PhaseHalted && strings.Contains(in.Said, rollout.NotRestored) {
+			return in.Said, false // the same, and what is left to revert
+		}
 		return text + "git revert and publish what failed, or " + Command("resume", in.Cohort), false
 	case r.Phase == manifest.PhaseHalted:
 		return fmt.Sprintf("halted since %s%s; git revert and publish what failed, or %s", point(r.Since), reason(r.Why), Command("resume", in.Cohort)), false
@@ -40,6 +44,13 @@ func (in Input) waits(out *api.Rollout, told []Host) (text string, overdue bool)
 		return in.back(out), false
 	case r.Pause != nil && (r.Pause.Until == nil || in.Now.Before(*r.Pause.Until)):
 		p := r.Pause
+		if NotBegun(r) { // there is nothing to go back from
+			next := Command("resume", in.Cohort) + " goes on"
+			if slices.ContainsFunc(r.Verdicts, func(v manifest.GateVerdict) bool { return v.Outcome == manifest.OutcomeBroken }) {
+				next = "publish a release that repairs the gate, or " + Command("resume", in.Cohort) + " begins without it"
+			}
+			return fmt.Sprintf("paused by %s since %s%s%s; %s", p.By, point(p.Since), until(p.Until), reason(p.Why), next), long(p.Since)
+		}
 		return fmt.Sprintf("paused at %s by %s since %s%s%s; %s goes on, %s goes back", Step(r), p.By, point(p.Since), until(p.Until), reason(p.Why), Command("resume", in.Cohort), Command("abort", in.Cohort)),
 			long(p.Since)
 	case r.Phase == manifest.PhasePaused:
@@ -87,6 +98,11 @@ func (in Input) waits(out *api.Rollout, told []Host) (text string, overdue bool)
 		}
 	}
 	return "", false
+}
+
+// NotBegun says whether a cohort is paused while nothing is under way: before its next rollout begins.
+func NotBegun(r *manifest.Rollout) bool {
+	return r.Phase == manifest.PhasePaused && r.Was == manifest.PhaseDone && r.Fallback == 0
 }
 
 // Step names the step at which a rollout stands: "wave 2 of 3, gate errors".

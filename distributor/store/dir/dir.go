@@ -180,7 +180,7 @@ func (s *Store) Create(ctx context.Context, key string, data []byte) (store.Toke
 		return "", s.fail("create", key, fmt.Errorf("%d bytes, at most %d allowed: %w", len(data), store.MaxRegister, store.ErrTooLarge))
 	}
 	err := s.staged(ctx, key, data, func(tmp, path string) error {
-		err := appear(tmp, path)
+		err := named(appear(tmp, path), tmp, path)
 		switch {
 		case errors.Is(err, fs.ErrExist):
 			// A link, a pipe or a directory under the name is no object of ours, and is never followed.
@@ -301,7 +301,7 @@ func classify(err error) error {
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%w: %w", store.ErrDenied, err)
 	case diskFull(err):
-		return fmt.Errorf("the disk is full; free some space and try again: %w", err)
+		return fmt.Errorf("%w; free some space and try again: %w", store.ErrFull, err)
 	}
 	return err
 }

@@ -25,7 +25,7 @@ func TestErrorsOfTheSystem(t *testing.T) {
 		{syscall.EACCES, store.ErrDenied, "permission denied"},
 		{syscall.EPERM, store.ErrDenied, "operation not permitted"},
 		{syscall.EROFS, store.ErrReadOnly, "read-only"},
-		{syscall.ENOSPC, syscall.ENOSPC, "the disk is full"},
+		{syscall.ENOSPC, store.ErrFull, "the disk is full"},
 		{syscall.EDQUOT, syscall.EDQUOT, "the disk is full"},
 		{syscall.ENOENT, store.ErrNotFound, "not found"},
 		{syscall.EIO, syscall.EIO, "input/output error"},
@@ -69,6 +69,9 @@ func TestWriteFailsHalfway(t *testing.T) {
 	}
 	if o, err := s.Get(t.Context(), "a/x", 100); err != nil || string(o.Data) != "old" {
 		t.Errorf("then it holds %q, %v", o.Data, err)
+	}
+	if err != nil && (strings.Contains(err.Error(), tmpPrefix) || !strings.Contains(err.Error(), filepath.Join(s.root, "a", "x"))) {
+		t.Errorf("%v: it is to read the same each time, and to name the file", err)
 	}
 	if entries, _ := os.ReadDir(filepath.Join(s.root, "a")); len(entries) != 1 {
 		t.Errorf("left over: %v", entries)

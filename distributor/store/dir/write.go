@@ -39,12 +39,25 @@ func (s *Store) staged(ctx context.Context, key string, data []byte, commit func
 	tmp := filepath.Join(dir, tmpPrefix+rand.Text())
 	defer os.Remove(tmp) // after a rename it is gone already
 	if err := writeFile(tmp, data); err != nil {
-		return err
+		return named(err, tmp, path)
 	}
 	if err := commit(tmp, path); err != nil {
-		return err
+		return named(err, tmp, path)
 	}
 	return syncDir(dir)
+}
+
+// named has an error of the system name the key's file in place of the temporary one: its name is another one each time, and the same trouble is to read the same.
+func named(err error, tmp, path string) error {
+	var file *fs.PathError
+	if errors.As(err, &file) && file.Path == tmp {
+		file.Path = path
+	}
+	var link *os.LinkError
+	if errors.As(err, &link) && link.Old == tmp {
+		link.Old = filepath.Dir(path)
+	}
+	return err
 }
 
 func writeFile(path string, data []byte) error {

@@ -79,7 +79,7 @@ func (s *Server) gitRoutes() {
 			missing(w, docCommits)
 			return
 		}
-		s.give(w, http.StatusOK, github.Commit{SHA: &sha, Tree: &github.Tree{SHA: github.String(s.git("rev-parse", sha+"^{tree}"))}})
+		s.give(w, http.StatusOK, github.Commit{SHA: &sha, Tree: &github.Tree{SHA: github.String(s.git("rev-parse", sha+"^{tree}"))}, Parents: parents(strings.Fields(s.git("rev-list", "--parents", "-n1", sha))[1:])})
 	})
 	s.route("POST /repos/{owner}/{repo}/git/commits", "contents", "write", func(w http.ResponseWriter, r *http.Request, who Token) {
 		var o struct { // go-github's own type for it is not exported

@@ -63,6 +63,58 @@ func (s *Server) PullBranch(pull int, branch string) {
 	s.pull(pull).Head.Ref = &branch
 }
 
+// Made is who made a commit, and what of.
+type Made struct {
+	By       string   // login of the committer; "" is GitHub itself, web-flow
+	Unsigned bool     // GitHub does not vouch for it
+	Parents  []string // default: some commit, and the head of the pull request that was merged as it
+	Compared string   // to any head: ahead, behind, diverged, identical
+}
+
+// Make says how a commit was made. One that nothing is said of GitHub made, as the button does.
+func (s *Server) Make(commit string, m Made) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.made[commit] = m
+}
+
+func parents(ids []string) []*github.Commit {
+	out := []*github.Commit{}
+	for _, id := range ids {
+		out = append(out, &github.Commit{SHA: &id})
+	}
+	return out
+}
+
+func (s *Server) commitRoutes() {
+	// https://docs.github.com/en/rest/commits/commits#get-a-commit
+	s.route("GET /repos/{owner}/{repo}/commits/{sha}", "contents", "read", func(w http.ResponseWriter, r *http.Request, who Token) {
+		sha := r.PathValue("sha")
+		m := s.made[sha]
+		if m.By == "" {
+			m.By = "web-flow"
+		}
+		if m.Parents == nil {
+			m.Parents = []string{strings.Repeat("0", 40)}
+			for _, p := range s.pulls {
+				if p.GetMergeCommitSHA() == sha {
+					m.Parents = append(m.Parents, p.GetHead().GetSHA())
+				}
+			}
+		}
+		s.give(w, http.StatusOK, github.RepositoryCommit{SHA: &sha, Committer: &github.User{Login: &m.By}, Parents: parents(m.Parents), Commit: &github.Commit{Verification: &github.SignatureVerification{Verified: github.Bool(!m.Unsigned)}}})
+	})
+	// https://docs.github.com/en/rest/commits/commits#compare-two-commits
+	s.route("GET /repos/{owner}/{repo}/compare/{both}", "contents", "read", func(w http.ResponseWriter, r *http.Request, who Token) {
+		_, sha, _ := strings.Cut(r.PathValue("both"), "...")
+		status := s.made[sha].Compared
+		if status == "" {
+			status = "behind"
+		}
+		s.give(w, http.StatusOK, github.CommitsComparison{Status: &status})
+	})
+}
+
 func (s *Server) newPull(n int, author, title, branch, base string) *github.PullRequest {
 	pr := &github.PullRequest{
 		Number: &n, ID: github.Int64(s.id()), State: github.String("open"), Title: &title, User: &github.User{Login: &author}, Merged: github.Bool(false),

@@ -101,6 +101,7 @@ type Server struct {
 	reviews     map[int][]*github.PullRequestReview
 	permissions map[string]string
 	teams       map[string][]string
+	made        map[string]Made // by commit
 }
 
 type point struct {
@@ -112,7 +113,7 @@ type point struct {
 func New(t testing.TB) *Server {
 	s := &Server{
 		t: t, Now: time.Now, Limit: 5000, tokens: map[string]Token{}, nextID: 1000, comments: map[int][]*github.IssueComment{}, statuses: map[string][]*github.RepoStatus{},
-		commits: map[string][]int{}, reviews: map[int][]*github.PullRequestReview{}, permissions: map[string]string{}, teams: map[string][]string{},
+		commits: map[string][]int{}, reviews: map[int][]*github.PullRequestReview{}, permissions: map[string]string{}, teams: map[string][]string{}, made: map[string]Made{},
 	}
 	s.mux = http.NewServeMux()
 	s.routes()
@@ -323,6 +324,7 @@ func (s *Server) routes() {
 	s.deployRoutes()
 	s.pullRoutes()
 	s.gitRoutes()
+	s.commitRoutes()
 }
 
 // give writes JSON.

@@ -1,0 +1,27 @@
+package collector
+
+import (
+	"slices"
+	"time"
+
+	"github.com/muster-config/muster/distributor/api"
+	"github.com/muster-config/muster/distributor/manifest"
+)
+
+// overridesOf are the emergency overrides that act under a head.
+func overridesOf(v *manifest.View, now time.Time) []api.Override {
+	var list []api.Override
+	for _, o := range v.Living(now) {
+		services := []string{}
+		for _, p := range o.Patches {
+			services = append(services, p.Service)
+		}
+		slices.Sort(services)
+		list = append(list, api.Override{
+			ID: o.ID, Hosts: append([]string{}, o.Hosts...), Services: slices.Compact(services), Epoch: o.Epoch, Author: o.Author, Reason: o.Reason,
+			Created: o.Created.UTC(), NotAfter: o.NotAfter.UTC(),
+			Ending: slices.ContainsFunc(v.Manifest.Rollout.Endings, func(e manifest.Ending) bool { return e.Override == o.ID }),
+		})
+	}
+	return list
+}
