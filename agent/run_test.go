@@ -224,8 +224,13 @@ func TestReports(t *testing.T) {
 	if first.Seen != "1-1-0" || first.Desired != 1 || first.Attempted != 1 || first.Source != "baseline" || first.Grade != manifest.GradeProcess || first.Agent != "test" {
 		t.Errorf("first: %+v", first)
 	}
-	if p := first.Probes["checkout"]; p.Count == 0 || first.Probes["checkout reload"].Count != 1 {
-		t.Errorf("probes: %+v", first.Probes)
+	asked, reloaded := 0, 0 // a slow machine has one more report, that of the change on its way
+	for _, rep := range all {
+		asked += rep.Probes["checkout"].Count
+		reloaded += rep.Probes["checkout reload"].Count
+	}
+	if asked == 0 || reloaded != 1 {
+		t.Errorf("%d probes, %d reloads", asked, reloaded)
 	}
 	var counter uint64
 	for _, item := range rec.items {
