@@ -316,7 +316,7 @@ func (x *spreading) confirmed(ctx context.Context, name string, hosts []string, 
 		}
 		select {
 		case <-wait.Done():
-			if context.Cause(wait) != errSlow {
+			if !errors.Is(context.Cause(wait), errSlow) {
 				return x.stopped(name, state, context.Cause(wait))
 			}
 			why := cli.Names(open, 3)

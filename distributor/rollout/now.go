@@ -125,13 +125,6 @@ func stopped(r manifest.Rollout, cohort string, now time.Time) error {
 	return nil
 }
 
-func untilText(t *time.Time) string {
-	if t == nil {
-		return ""
-	}
-	return fmt.Sprintf("until %s; ", t.UTC().Format(time.RFC3339))
-}
-
 func past(until *time.Time, now time.Time) bool { return until != nil && !now.Before(*until) }
 
 // assignAll makes m assign the standing epoch to everybody but the hosts on hold, and gives it the statements that this can lead to.

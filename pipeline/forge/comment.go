@@ -53,8 +53,10 @@ func (c *Client) Comment(ctx context.Context, s Sticky) (url string, err error) 
 		}
 		_, _, err = c.api.Issues.EditComment(again(ctx), c.owner, c.name, first.GetID(), &github.IssueComment{Body: &body})
 		if err = fail(op, err); errors.Is(err, ErrNotFound) {
-			e := err.(*Error)
-			e.kind = errLost // deleted since it was listed: once more, from the beginning
+			var e *Error
+			if errors.As(err, &e) {
+				e.kind = errLost // deleted since it was listed: once more, from the beginning
+			}
 		}
 		return err
 	})

@@ -61,7 +61,7 @@ func main() {
 			}
 			defer pprof.StopCPUProfile()
 			if m, err := os.Create(*profile + ".mem"); err == nil {
-				defer pprof.Lookup("allocs").WriteTo(m, 0)
+				defer pprof.Lookup("allocs").WriteTo(m, 0) //nolint:errcheck // a profile for whoever asked
 			}
 		}
 		if *only == "fleet" {

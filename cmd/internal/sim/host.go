@@ -40,7 +40,6 @@ type host struct {
 	bad      []badness            // times in which its users saw errors
 	downs    []span               // times in which it had no traffic
 	rightAt  map[string]time.Time // content → when all its processes last ran it
-	settled  string               // content that the last swap brought
 	assigned string               // content that the head in the store assigns; see orders
 	since    time.Time            // since when
 	failed   map[string]bool      // contents that this host cannot run

@@ -1,6 +1,7 @@
 package forgetest
 
 import (
+	"context"
 	"net/http"
 	"os"
 	"os/exec"
@@ -36,7 +37,7 @@ func (s *Server) try(args ...string) string {
 }
 
 func (s *Server) run(env []string, args ...string) (string, error) {
-	cmd := exec.Command("git", append([]string{"-C", s.Git}, args...)...)
+	cmd := exec.CommandContext(context.Background(), "git", append([]string{"-C", s.Git}, args...)...)
 	cmd.Env = append(os.Environ(), append(env, "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1", "GIT_AUTHOR_NAME=web", "GIT_AUTHOR_EMAIL=web@acme.test", "GIT_COMMITTER_NAME=GitHub", "GIT_COMMITTER_EMAIL=noreply@github.com")...)
 	out, err := cmd.Output()
 	return strings.TrimSpace(string(out)), err

@@ -170,7 +170,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			reply.Status = http.StatusBadGateway
 		}
 		rec.WriteHeader(reply.Status)
-		rec.WriteString(reply.Body)
+		rec.WriteString(reply.Body) //nolint:errcheck // who asked has gone
 	}
 	call.Status = rec.Code
 	if reply != nil && reply.Cut {
@@ -184,7 +184,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header()[k] = v
 	}
 	w.WriteHeader(rec.Code)
-	w.Write(rec.Body.Bytes())
+	w.Write(rec.Body.Bytes()) //nolint:errcheck // who asked has gone
 }
 
 // answer applies the rules that hold for all requests, then those of the route.
@@ -223,7 +223,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	w.WriteHeader(rec.Code)
-	w.Write(rec.Body.Bytes())
+	w.Write(rec.Body.Bytes()) //nolint:errcheck // who asked has gone
 }
 
 func (s *Server) count(w http.ResponseWriter, _ *http.Request) {
@@ -334,7 +334,7 @@ func (s *Server) give(w http.ResponseWriter, status int, v any) {
 		s.t.Errorf("encode an answer: %v", err)
 	}
 	w.WriteHeader(status)
-	w.Write(data)
+	w.Write(data) //nolint:errcheck // who asked has gone
 }
 
 func (s *Server) refuse(w http.ResponseWriter, status int, message, doc string) {
