@@ -89,10 +89,10 @@ func (c *child) kill(t *testing.T) {
 // until looks until done is true.
 func until(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for !done() {
 		if time.Now().After(deadline) {
-			t.Fatalf("not after 20s: %s", what)
+			t.Fatalf("not after a minute: %s", what)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}

@@ -84,12 +84,7 @@ func TestPageRolloutInABrowser(t *testing.T) {
 		dir = keep
 	}
 	ctx := browser(t)
-	do := func(what string, actions ...chromedp.Action[chromedp.Void]) {
-		t.Helper()
-		if err := chromedp.Do(ctx, actions...); err != nil {
-			t.Fatalf("%s: %v", what, err)
-		}
-	}
+	do := steps(t, ctx)
 	text := func(selector string) string {
 		t.Helper()
 		got, err := chromedp.Run(ctx, chromedp.Evaluate[string](fmt.Sprintf("(document.querySelector(%q)||{textContent:''}).textContent", selector)))
@@ -112,8 +107,13 @@ func TestPageRolloutInABrowser(t *testing.T) {
 	if got := text("#cohort-prod .wave.now"); !strings.Contains(got, "Wave 1 now") {
 		t.Errorf("now: %q", got)
 	}
-	do("samples", chromedp.Click("#samples-prod-errors summary"))
-	until(t, "the samples are open", func() bool { return strings.Contains(text("details[open] .samples"), "51") })
+	until(t, "the samples are open", func() bool {
+		if strings.Contains(text("details[open] .samples"), "51") {
+			return true
+		}
+		do("samples", chromedp.Click("#samples-prod-errors summary"))
+		return false
+	})
 	shot("rollout-baking")
 	r.assign("prod", 2, underWay(r.world, 2, 1, pausedBy("ana", "INC-7: looking", r.now()), gateSays(manifest.OutcomePass, "well", 48)))
 	r.read()

@@ -216,9 +216,24 @@ func browser(t *testing.T, flags ...chromedp.ExecAllocatorOption) context.Contex
 	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.UserDataDir(t.TempDir()), chromedp.WindowSize(1200, 900), chromedp.WSURLReadTimeout(time.Minute))
 	alloc, cancel := chromedp.NewExecAllocator(context.Background(), append(opts, flags...)...)
 	ctx, end := chromedp.NewContext(alloc)
-	ctx, stop := context.WithTimeout(ctx, 100*time.Second)
+	ctx, stop := context.WithTimeout(ctx, 5*time.Minute)
 	t.Cleanup(func() { stop(); end(); cancel() })
 	return ctx
+}
+
+// steps does actions one after the other, and says which failed.
+func steps(t *testing.T, ctx context.Context) func(what string, actions ...chromedp.Action[chromedp.Void]) {
+	return func(what string, actions ...chromedp.Action[chromedp.Void]) {
+		t.Helper()
+		err := chromedp.Do(ctx, actions...)
+		// The page puts a new body in place whenever the collector says so: a node that was just found may be gone.
+		for tries := 0; err != nil && strings.Contains(err.Error(), "Could not find node") && tries < 20; tries++ {
+			err = chromedp.Do(ctx, actions...)
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
 }
 
 // The page in a real browser: nothing of a host runs there, filters work, it follows without being loaded again, and it fits a narrow screen.
@@ -229,12 +244,7 @@ func TestPageInABrowser(t *testing.T) {
 		dir = keep
 	}
 	ctx := browser(t)
-	do := func(what string, actions ...chromedp.Action[chromedp.Void]) {
-		t.Helper()
-		if err := chromedp.Do(ctx, actions...); err != nil {
-			t.Fatalf("%s: %v", what, err)
-		}
-	}
+	do := steps(t, ctx)
 	text := func(selector string) string {
 		t.Helper()
 		// In one step: the page may put new elements in the place of the old ones at any time.
