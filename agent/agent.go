@@ -16,6 +16,7 @@ import (
 	"github.com/muster-config/muster/distributor/api"
 	"github.com/muster-config/muster/distributor/bundle"
 	"github.com/muster-config/muster/distributor/manifest"
+	"github.com/muster-config/muster/distributor/report"
 )
 
 // Carrier is one source of heads and objects: the store itself, or the collector.
@@ -154,6 +155,8 @@ type OnceResult struct {
 	Confirmed bool             `json:"confirmed"` // and every service is confirmed at its required grade
 	Reason    string           `json:"reason,omitempty"`
 	Code      string           `json:"code,omitempty"`
+	Override  string           `json:"override,omitempty"` // of what runs
+	Held      *report.Hold     `json:"held,omitempty"`     // somebody holds this host as it is
 	Sources   []SourceResult   `json:"sources"`
 	Waiting   []WaitingService `json:"waiting"` // services that are not confirmed
 }

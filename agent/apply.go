@@ -72,6 +72,12 @@ func (a *Agent) apply(ctx context.Context, want target, h how) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx) // nothing has happened yet
 	}
+	if hold := a.heldBack(want); hold != nil { // it came while the release was fetched and checked
+		a.probeAll(ctx)
+		a.showHold(hold)
+		a.sweepDue = true
+		return nil
+	}
 	if !repair {
 		a.publish(true)
 	}
@@ -116,16 +122,20 @@ func (a *Agent) unspoiled(ctx context.Context, s *Staged) error {
 
 // stage asks one carrier after the other for the bundle until one has brought the signed bytes.
 func (a *Agent) stage(ctx context.Context, want target) (*Staged, error) {
+	return a.stageFrom(ctx, want, func(ctx context.Context, c Carrier) (io.ReadCloser, error) {
+		return openSteady(ctx, c, want.Bundle, a.timing.stall)
+	})
+}
+
+func (a *Agent) stageFrom(ctx context.Context, want target, open func(ctx context.Context, c Carrier) (io.ReadCloser, error)) (*Staged, error) {
 	var errs []error
 	for _, c := range a.carriers() {
-		staged, err := a.opts.Installer.Stage(ctx, want.resolution(), func(ctx context.Context) (io.ReadCloser, error) {
-			return openSteady(ctx, c, want.Bundle, a.timing.stall)
-		})
+		staged, err := a.opts.Installer.Stage(ctx, want.resolution(), func(ctx context.Context) (io.ReadCloser, error) { return open(ctx, c) })
 		if err == nil {
 			return staged, nil
 		}
 		errs = append(errs, err)
-		if code := codeOf(err); ctx.Err() != nil || code == CodeNoSpace || code == CodeEmpty || code == CodeLocal || code == CodeOwner {
+		if code := codeOf(err); ctx.Err() != nil || errors.Is(err, errLater) || code == CodeNoSpace || code == CodeEmpty || code == CodeLocal || code == CodeOwner {
 			return nil, err // another carrier would not help
 		}
 	}

@@ -153,6 +153,14 @@ func (c Config) validateServices() error {
 			}
 		}
 	}
+	// A link below another would be written into what that one leads to: the installed release. By other spellings of a path that is found on the disk (Clashes).
+	for _, path := range sorted(linked) {
+		for dir := filepath.Dir(path); dir != "/"; dir = filepath.Dir(dir) {
+			if other, ok := linked[dir]; ok {
+				return fmt.Errorf("services.%s.links: %s is below %s, which is a link of %s; choose another path", linked[path], path, dir, other)
+			}
+		}
+	}
 	return nil
 }
 

@@ -115,6 +115,7 @@ func TestConfigErrors(t *testing.T) {
 		"link into root":     {least + "root: /r\nservices: {a: {links: {/r/current: x}}}\n", "services.a.links: /r/current is inside root"},
 		"link into root/":    {least + "root: /r//\nservices: {a: {links: {/r/current: x}}}\n", "services.a.links: /r/current is inside root"},
 		"link over root":     {least + "root: /a/r\nservices: {a: {links: {/a: x}}}\n", "services.a.links: root /a/r is below /a"},
+		"link below a link":  {least + "services: {a: {links: {/etc/x: .}}, b: {links: {/etc/x/y/z: y}}}\n", "services.b.links: /etc/x/y/z is below /etc/x, which is a link of a"},
 		"take over nothing":  {least + "services: {a: {take_over: true}}\n", "services.a.take_over: there are no links"},
 		"take over what":     {least + "services: {a: {take_over: yes}}\n", `:5: services.a.take_over: "yes" is neither true nor false`},
 		"owner":              {least + "services: {a: {owner: \"a b\"}}\n", `services.a.owner: "a b" is not a user's name or id`},

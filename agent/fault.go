@@ -32,6 +32,7 @@ const (
 	CodeDrift       = "drift"
 	CodeLink        = "link"  // what is to be a link of the agent's is somebody else's file
 	CodeOwner       = "owner" // there is no such user or group on this host
+	CodeHeld        = "held"  // somebody holds this host as it is
 	CodeLocal       = "local"
 )
 
@@ -58,20 +59,36 @@ func codeOf(err error) string {
 	case errors.As(err, &refused):
 		return refused.Code
 	}
-	for _, c := range []struct {
-		is   error
-		code string
-	}{
-		{manifest.ErrSignature, CodeSignature}, {manifest.ErrOrder, CodeOrder}, {manifest.ErrForeign, CodeForeign},
-		{manifest.ErrEquivocation, CodeEquivocal}, {manifest.ErrMalformed, CodeMalformed}, {manifest.ErrKeyring, CodeKeyring},
-		{manifest.ErrNoAssignment, CodeUnassigned}, {store.ErrTooLarge, CodeMalformed}, {store.ErrNotFound, CodeNotFound},
-		{store.ErrUnreachable, CodeUnreachable}, {store.ErrDenied, CodeUnreachable}, {context.DeadlineExceeded, CodeUnreachable},
-	} {
+	for _, c := range coded {
 		if errors.Is(err, c.is) {
 			return c.code
 		}
 	}
 	return CodeLocal
+}
+
+var coded = []struct {
+	is   error
+	code string
+}{
+	{manifest.ErrSignature, CodeSignature}, {manifest.ErrOrder, CodeOrder}, {manifest.ErrForeign, CodeForeign},
+	{manifest.ErrEquivocation, CodeEquivocal}, {manifest.ErrMalformed, CodeMalformed}, {manifest.ErrKeyring, CodeKeyring},
+	{manifest.ErrNoAssignment, CodeUnassigned}, {store.ErrTooLarge, CodeMalformed}, {store.ErrNotFound, CodeNotFound},
+	{store.ErrUnreachable, CodeUnreachable}, {store.ErrDenied, CodeUnreachable}, {context.DeadlineExceeded, CodeUnreachable},
+	{ErrHeld, CodeHeld}, {ErrNeedsHold, "needs a hold"}, {ErrHoldRefused, "hold refused"}, {ErrNoHold, "no hold"}, {ErrNotRun, "ends"}, {ErrNotForHost, "not for this host"},
+}
+
+// CodeOf is the code of an error, by which it can be told across processes.
+func CodeOf(err error) string { return codeOf(err) }
+
+// ErrorOf is the error that a code stands for, nil if it stands for none that could be told from others.
+func ErrorOf(code string) error {
+	for _, c := range coded {
+		if c.code == code {
+			return c.is
+		}
+	}
+	return nil
 }
 
 // refusal says whether a carrier answered with something that is not to be believed, rather than not at all.

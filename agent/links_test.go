@@ -304,17 +304,17 @@ func TestObserveLeavesTrialAlone(t *testing.T) {
 // A link whose directory is itself a link into the root is refused: made, it would spoil the release, be taken out as a change by hand, and be made again.
 func TestLinkIntoTheRelease(t *testing.T) {
 	r := newRig(t, "checkout")
-	etc := t.TempDir()
+	etc, alias := aliased(t) // by one spelling of the path it is refused with the configuration
 	whole := filepath.Join(etc, "all")
 	links := func(list map[string]string) { r.edit("checkout", func(s *agent.ServiceConfig) { s.Links = list }) }
 	links(map[string]string{whole: "."})
 	r.world.Release(files{"checkout/checkout.yaml": "1"})
 	r.world.Assign(1)
 	r.confirmed(1)
-	links(map[string]string{whole: ".", filepath.Join(whole, "more.yaml"): "checkout.yaml"})
+	links(map[string]string{whole: ".", filepath.Join(alias, "all", "more.yaml"): "checkout.yaml"})
 	for range 2 {
 		res, err := r.once()
-		if err == nil || res.Confirmed || len(res.Waiting) != 1 || !strings.Contains(res.Waiting[0].Reason, whole+" leads into "+r.root) {
+		if err == nil || res.Confirmed || len(res.Waiting) != 1 || !strings.Contains(res.Waiting[0].Reason, filepath.Join(alias, "all")+" leads into "+r.root) {
 			t.Errorf("%+v, %v", res, err)
 		}
 		r.sound(1)

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/muster-config/muster/distributor/manifest"
@@ -84,8 +85,10 @@ func (a *Agent) hinted(ctx context.Context, h hint) bool {
 		a.log.Warn("the long poll brought a head that is not to be believed", "err", err)
 		return false
 	}
+	a.saidBySource(a.view)
 	h.moved <- a.view.Mark()
-	return before == nil || before.Mark().Compare(a.view.Mark()) != 0
+	// The beat is not signed, and what came by hand may have the mark of what a source says now.
+	return before == nil || before.Mark().Compare(a.view.Mark()) != 0 || !slices.EqualFunc(before.Head.Overrides, a.view.Head.Overrides, func(x, y manifest.Envelope) bool { return x.Digest() == y.Digest() })
 }
 
 // superseded takes the head that waits, if there is one, and says whether it assigns to this host another release than the one on trial. Junk, and a head

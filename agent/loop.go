@@ -27,12 +27,13 @@ type timing struct {
 	leave  time.Duration // for the last one
 	quiet  time.Duration // after a change, until what is left of older ones is removed
 	settle time.Duration // how long a report of drift may hold up the repair
+	note   time.Duration // after a change that ended well, until the state says so too; see later
 }
 
 func defaultTiming() *timing {
 	return &timing{
 		full: 10 * time.Minute, ask: 15 * time.Second, grace: 3 * time.Second, stall: stallWindow, retry: time.Second, again: 10 * time.Second, most: 10 * time.Minute,
-		probe: 20 * time.Millisecond, lazy: time.Second, post: 10 * time.Second, leave: 2 * time.Second, quiet: 10 * time.Second, settle: 2 * time.Second,
+		probe: 20 * time.Millisecond, lazy: time.Second, post: 10 * time.Second, leave: 2 * time.Second, quiet: 10 * time.Second, settle: 2 * time.Second, note: 2 * time.Second,
 	}
 }
 
@@ -51,9 +52,12 @@ type Agent struct {
 	out    *reports
 
 	// What the deciding goroutine knows.
-	st       *state
-	dirty    bool // st holds what is not on disk yet
-	over     bool // of that is new only how the change ended that the state on disk tells of
+	st    *state
+	dirty bool // st holds what is not on disk yet
+	over  bool // of that is new only how the change ended that the state on disk tells of
+	// later is when that is written, unless something else is before it: a fleet that applies at once has better things to do. Who is killed before goes on with
+	// the change from its notes at the next start, reloads once more, and comes to the same end.
+	later    time.Time
 	started  bool
 	view     *manifest.View
 	seen     string  // its mark, once it is on disk
@@ -88,10 +92,16 @@ type Agent struct {
 	fetchAt  time.Time         // not before
 	fetchKey string
 	waits    int // probes in a row that found a service waiting
+	lack     lack
 
 	hints     chan hint
 	listening atomic.Bool // the long poll works
 	changed   chan struct{}
+
+	held   *holds
+	nudge  chan struct{}   // a hold came or went
+	byHand chan *handOrder // what somebody applies by hand
+	handed bool            // such an order is being looked at: what it brought acts
 }
 
 // hint is a head that the long poll brought. The loop answers whether it moved the mark.
@@ -111,6 +121,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { a.out.run(reporting) })
 	defer func() {
+		_ = a.writeLate(a.later)
 		if !errors.Is(context.Cause(ctx), ErrReconfigured) {
 			a.phase = report.PhaseLeaving
 			a.publish(false)
@@ -147,7 +158,18 @@ func (a *Agent) Run(ctx context.Context) error {
 			_ = a.settle(ctx, tick)
 			tickAt = a.nextTick()
 		}
-		timer := time.NewTimer(max(min(fullAt.Sub(a.now()), tickAt.Sub(a.now())), 0))
+		next := fullAt
+		if tickAt.Before(next) {
+			next = tickAt
+		}
+		if a.writeLate(a.now()) {
+			tickAt = a.now() // and says so
+			continue
+		}
+		if !a.later.IsZero() && a.later.Before(next) {
+			next = a.later
+		}
+		timer := time.NewTimer(max(next.Sub(a.now()), 0))
 		select {
 		case <-ctx.Done():
 		case <-timer.C:
@@ -163,6 +185,13 @@ func (a *Agent) Run(ctx context.Context) error {
 				_ = a.settle(ctx, hinted)
 				tickAt = a.nextTick()
 			}
+		case <-a.nudge:
+			_ = a.settle(ctx, hinted)
+			tickAt = a.nextTick()
+		case o := <-a.byHand:
+			o.res, o.err = a.applyFrom(ctx, o.from, o.hold)
+			close(o.done)
+			tickAt = a.nextTick()
 		}
 		timer.Stop()
 	}
@@ -181,16 +210,23 @@ func (a *Agent) fullEvery() time.Duration {
 func (a *Agent) nextTick() time.Time {
 	now := a.now()
 	next := now.Add(jitter(min(a.cfg.Poll, time.Minute)))
+	// What is due already and was not done by the look that has just ended waits for something else: it is looked at again soon, never at once and for ever.
 	sooner := func(t time.Time) {
+		if !t.After(now) {
+			t = now.Add(a.timing.retry)
+		}
 		if t.Before(next) {
 			next = t
 		}
 	}
 	if a.moved {
-		sooner(now)
+		return now
 	}
 	if a.fetches > 0 {
 		sooner(a.fetchAt)
+	}
+	if a.lack.text != "" {
+		sooner(a.lack.at)
 	}
 	if a.want != nil {
 		if f, ok := a.st.Failed[a.want.key()]; ok && f.Tries < maxTries && !a.want.is(a.cur) {
@@ -203,6 +239,11 @@ func (a *Agent) nextTick() time.Time {
 	for _, o := range a.st.Owed {
 		if o.Tries < maxTries {
 			sooner(o.Next)
+		}
+	}
+	if doc := a.holding(); doc != nil {
+		if end := doc.Span.end(now, a.opts.Prober.Now()); end.After(now) {
+			sooner(end)
 		}
 	}
 	if a.sweepDue {

@@ -9,10 +9,7 @@ import (
 // Once does one full sync: every source is asked, pauses and limits after failures do not count, and the report is sent before it returns. With install it
 // ends after the swap: the service that is about to start loads the new files by itself.
 func (a *Agent) Once(ctx context.Context, install bool) (OnceResult, error) {
-	// Somebody waits: a source or collector that takes the connection and says nothing costs seconds, not minutes.
-	quick := *a.timing
-	quick.ask, quick.stall, quick.post = min(quick.ask, onceAsk), min(quick.stall, onceStall), min(quick.post, onceAsk)
-	a.timing = &quick
+	a.hurry()
 	if err := a.start(ctx); err != nil {
 		return OnceResult{}, err
 	}
@@ -54,7 +51,7 @@ func (a *Agent) result(sources []SourceResult, before map[string]string) OnceRes
 	r := a.report()
 	res := OnceResult{
 		Host: r.Host, Cohort: r.Cohort, Seen: r.Seen, Desired: r.Desired, Running: r.Running, Content: r.Content, Phase: string(r.Phase), Grade: r.Grade,
-		Confirmed: r.Confirmed, Reason: r.Reason, Code: r.Code, Sources: sources, Changed: []string{}, Waiting: []WaitingService{},
+		Confirmed: r.Confirmed, Reason: r.Reason, Code: r.Code, Held: r.Held, Override: r.Override, Sources: sources, Changed: []string{}, Waiting: []WaitingService{},
 	}
 	res.Installed = a.want != nil && a.want.is(a.cur) && len(a.drift) == 0
 	after := a.services()

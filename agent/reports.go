@@ -129,6 +129,14 @@ func (q *reports) run(ctx context.Context) {
 			case <-pause.C:
 			}
 		}
+		// What is put within a moment is one report.
+		if !sleep(ctx, gather) {
+			return
+		}
+		select {
+		case <-q.wake:
+		default:
+		}
 		err := q.send(ctx)
 		pause := jitter(q.every)
 		if err != nil {
@@ -149,6 +157,9 @@ func (q *reports) run(ctx context.Context) {
 		timer.Reset(pause)
 	}
 }
+
+// gather is how long a report waits for a newer one that comes at once.
+const gather = 100 * time.Microsecond
 
 func (q *reports) lazyNow() bool {
 	q.mu.Lock()
@@ -176,12 +187,18 @@ func (q *reports) send(ctx context.Context) error {
 		services[name] = s
 	}
 	r.Services, r.Probes = services, q.ran.untold()
-	if err := fit(&r); err != nil {
-		return err
-	}
 	state, err := comparable(r)
 	if err != nil {
 		return err
+	}
+	// What is not in state yet is bounded: ages, and a few numbers a probe. Only a large report is looked at as a whole.
+	if len(state) > report.MaxReportBytes/4 || len(r.Services)+len(r.Probes) > 1000 {
+		if err := fit(&r); err != nil {
+			return err
+		}
+		if state, err = comparable(r); err != nil {
+			return err
+		}
 	}
 	signed := q.digest == "" || q.key == nil || !bytes.Equal(state, q.state) || watch && len(r.Probes) > 0
 	for range 2 {

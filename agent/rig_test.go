@@ -48,6 +48,7 @@ type rig struct {
 	patient  bool
 	owners   map[string]install.Ownership
 	etc      string // where links are, in the tests that have some
+	prober   agent.Prober
 
 	open *install.Root
 }
@@ -63,7 +64,7 @@ func (l *logs) String() string              { l.mu.Lock(); defer l.mu.Unlock(); 
 
 func newRig(t *testing.T, services ...string) *rig {
 	t.Helper()
-	r := &rig{t: t, store: filepath.Join(t.TempDir(), "store"), root: filepath.Join(t.TempDir(), "root"), procs: map[string]*agenttest.Process{}, logs: &logs{}}
+	r := &rig{t: t, store: filepath.Join(t.TempDir(), "store"), root: filepath.Join(t.TempDir(), "root"), prober: probe.New(), procs: map[string]*agenttest.Process{}, logs: &logs{}}
 	s, err := dir.Open(r.store)
 	if err != nil {
 		t.Fatal(err)
@@ -112,7 +113,7 @@ func (r *rig) agent() *agent.Agent {
 	cfg := r.cfg
 	cfg.Services = maps.Clone(r.cfg.Services)
 	opts := agent.Options{
-		Config: cfg, Keyring: r.world.Keyring, Carriers: r.carriers, Installer: r.open, Linker: r.open, Memory: r.open, Prober: probe.New(), Reporter: r.reporter,
+		Config: cfg, Keyring: r.world.Keyring, Carriers: r.carriers, Installer: r.open, Linker: r.open, Memory: r.open, Prober: r.prober, Reporter: r.reporter,
 		Logger: slog.New(slog.NewTextHandler(r.logs, &slog.HandlerOptions{Level: slog.LevelDebug})), Version: "test", MachineID: "m1",
 	}
 	if r.patient {

@@ -36,20 +36,19 @@ func (a *Agent) settle(ctx context.Context, h how) error {
 	if known {
 		a.publish(false)
 	}
-	persist := a.persist
 	if known && a.over && !h.eager { // with eager the agent ends here
-		persist = a.persistQuickly
-	}
-	a.over = false
-	if perr := persist(); perr != nil {
+		a.later = a.now().Add(a.timing.note)
+	} else if perr := a.persist(); perr != nil {
 		a.log.Error("state not written", "err", perr)
 		a.note(report.PhaseRefused, perr)
 		err = errors.Join(err, fmt.Errorf("%w: %w", ErrNotKept, perr))
 		known = false
 	}
+	a.over = false
 	if !known {
 		a.publish(false)
 	}
+	a.standBy(ctx, h)
 	// Nobody waits for it, and a fleet that applies at once has better things to do: it waits for a quiet moment, unless changes come so fast that there is none.
 	if a.unswept++; a.sweepDue && (!h.hasty || a.unswept > maxUnswept) {
 		a.sweep(ctx)
@@ -93,6 +92,9 @@ func (a *Agent) bring(ctx context.Context, h how) error {
 	if a.cfg.Mode == ModeObserve {
 		return a.observe(ctx, h)
 	}
+	if hold := a.heldBack(want); hold != nil {
+		return a.keep(ctx, want, hold)
+	}
 	if want.is(a.cur) && len(a.drift) == 0 {
 		return a.stay(ctx, h)
 	}
@@ -120,6 +122,26 @@ func (a *Agent) bring(ctx context.Context, h how) error {
 		err = errors.Join(err, a.repairRunning(ctx, h))
 	}
 	return err
+}
+
+// keep is what is done about a host that is held: its processes are asked, and it is told that somebody holds it. Files, links and reloads are left alone, those that were changed by hand
+// too: who holds a host may be working on it.
+func (a *Agent) keep(ctx context.Context, want target, hold *report.Hold) error {
+	a.fetches = 0
+	a.probeAll(ctx)
+	a.showHold(hold)
+	if !want.is(a.cur) || len(a.drift) > 0 {
+		return nil
+	}
+	a.attempt = want.Epoch
+	if r := a.st.Running; r == nil || r.key() != want.key() {
+		a.st.Running = &want
+		a.dirty = true
+	}
+	if a.conclude(ctx); a.reason == "" {
+		a.showHold(hold)
+	}
+	return nil
 }
 
 // look reads what is on disk.
@@ -156,9 +178,10 @@ func (a *Agent) reportDrift(ctx context.Context) {
 	a.out.flush(ctx, a.timing.settle)
 }
 
-// repairRunning puts back the files of the release that runs, when it is not the one that is wanted or nobody says which one is.
+// repairRunning puts back the files of the release that runs, when it is not the one that is wanted or nobody says which one is. What an override that is over had brought is not put back:
+// such a host is put right by its way out of it, which comes as soon as that is due.
 func (a *Agent) repairRunning(ctx context.Context, h how) error {
-	if a.cfg.Mode == ModeObserve || len(a.drift) == 0 || a.st.Running == nil || !a.due(*a.st.Running, h) {
+	if a.cfg.Mode == ModeObserve || len(a.drift) == 0 || a.st.Running == nil || a.ended(*a.st.Running) || !a.due(*a.st.Running, h) || a.heldBack(*a.st.Running) != nil {
 		return nil
 	}
 	phase, reason, code, tries, attempt := a.phase, a.reason, a.code, a.tries, a.attempt
@@ -266,7 +289,7 @@ func (a *Agent) promote() {
 // maxUnswept releases may lie about beside the three that are kept.
 const maxUnswept = 2
 
-// sweep removes releases that nothing needs: at most the current, the previous and the last known good one stay.
+// sweep removes releases that nothing needs: at most the current, the previous and the last known good one stay, and two that stand by for the end of an override.
 func (a *Agent) sweep(ctx context.Context, keep ...string) {
 	a.sweepDue, a.unswept = false, 0
 	for _, dir := range []string{a.st.Previous, a.st.Good} {
@@ -276,6 +299,9 @@ func (a *Agent) sweep(ctx context.Context, keep ...string) {
 	}
 	if a.st.Trial != nil && a.st.Trial.From != "" {
 		keep = append(keep, a.st.Trial.From)
+	}
+	for _, s := range a.st.Standby {
+		keep = append(keep, s.Dir)
 	}
 	if err := a.opts.Installer.Sweep(ctx, keep...); err != nil {
 		a.log.Warn("old releases not removed", "err", err)

@@ -6,8 +6,10 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"slices"
 	"time"
 
+	"github.com/muster-config/muster/agent/probe"
 	"github.com/muster-config/muster/distributor/manifest"
 	"github.com/muster-config/muster/distributor/report"
 )
@@ -38,6 +40,8 @@ type Status struct {
 	Confirmed bool                      `json:"confirmed"`
 	Stale     bool                      `json:"stale"`
 	Reason    string                    `json:"reason,omitempty"`
+	Held      *report.Hold              `json:"held,omitempty"`   // somebody holds this host as it is
+	Beside    uint64                    `json:"beside,omitempty"` // held at what came by hand: the epoch that its order assigns besides, and that it goes to when the hold ends
 	Code      string                    `json:"code,omitempty"`
 	Tries     int                       `json:"tries,omitempty"`
 	Drift     []string                  `json:"drift"`
@@ -45,7 +49,8 @@ type Status struct {
 	Services  map[string]report.Service `json:"services"`
 	Owed      []string                  `json:"owed"` // services that owe a reload
 	Sources   []SourceResult            `json:"sources"`
-	Probes    map[string]ProbeTotal     `json:"probes,omitempty"` // since the agent started
+	Warnings  []string                  `json:"warnings,omitempty"` // what works now and may not later
+	Probes    map[string]ProbeTotal     `json:"probes,omitempty"`   // since the agent started
 }
 
 // snapshot is what the deciding goroutine lets others see.
@@ -56,13 +61,19 @@ type snapshot struct {
 	owed    []string
 	sources []SourceResult
 	synced  time.Time
+	lacks   string
+	beside  uint64
+	head    []byte // never changed
 }
 
 // shot takes a snapshot. What it holds is not changed afterwards.
 func (a *Agent) shot(r report.Report) {
-	s := &snapshot{report: r, owed: sorted(a.st.Owed), sources: a.sources, synced: a.synced}
+	s := &snapshot{report: r, owed: sorted(a.st.Owed), sources: a.sources, synced: a.synced, lacks: a.lack.text, head: a.st.Head[a.headKey()]}
 	if a.cur != nil {
 		s.commit = a.cur.Commit
+	}
+	if a.view != nil && len(a.st.ByHand) > 0 {
+		s.beside = a.st.beside(a.view, manifest.Host{Name: a.cfg.Host, Labels: maps.Clone(a.cfg.Labels)}, a.now())
 	}
 	if keys, err := a.trust().Keys(); err == nil {
 		s.keyring = keys.Version
@@ -78,22 +89,46 @@ func (a *Agent) Status() *Status {
 	}
 	s := a.shown.Load()
 	if s == nil {
+		st.Held = a.held.peek()
 		return st
 	}
 	r := s.report
 	st.Seen, st.Desired, st.Running, st.Commit, st.Override, st.Content = r.Seen, r.Desired, r.Running, s.commit, r.Override, r.Content
 	st.Phase, st.Grade, st.Confirmed, st.Stale, st.Reason, st.Code, st.Tries = r.Phase, r.Grade, r.Confirmed, r.Stale, r.Reason, r.Code, r.Tries
-	st.Drift, st.Drifted, st.Services = append(st.Drift, r.Drift...), r.Drifted, maps.Clone(r.Services)
+	st.Drift, st.Drifted, st.Services, st.Held = append(st.Drift, r.Drift...), r.Drifted, maps.Clone(r.Services), a.held.peek() // in force, and said, at once: also by an agent that leaves
+	if st.Held != nil {
+		st.Beside = s.beside
+	}
 	st.Owed, st.Sources = append(st.Owed, s.owed...), append(st.Sources, s.sources...)
+	if s.lacks != "" {
+		st.Warnings = append(st.Warnings, s.lacks)
+	}
 	st.Keyring, st.LastSync, st.Probes = s.keyring, s.synced, a.counts.all()
 	return st
 }
 
 // SavedStatus is what an agent that does not run, or is silent, left on disk: the last it knew, and what is current.
-func SavedStatus(cfg Config, m interface{ Load(string) ([]byte, error) }, cur *Installed, content string, drift []string, silent string, now time.Time) (*Status, error) {
+func SavedStatus(cfg Config, m interface{ Load(string) ([]byte, error) }, cur *Installed, content string, drift []string, silent string, now time.Time, moment probe.Moment) (*Status, error) {
 	st := &Status{
 		V: 1, Silent: silent, Root: cfg.Root, Host: cfg.Host, Repo: cfg.Repo, Cohort: cfg.Cohort, Mode: cfg.Mode, Content: content, Drift: append([]string{}, shown(drift)...), Drifted: len(drift),
 		Services: map[string]report.Service{}, Owed: []string{}, Sources: []SourceResult{},
+	}
+	byHand := false
+	switch data, err := m.Load(holdName); {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return nil, fmt.Errorf("read %s: %w", holdName, err)
+	default:
+		doc, err := decodeHold(data)
+		if err != nil {
+			return nil, err
+		}
+		if doc.Hold != nil && !doc.Span.over(now, moment) {
+			st.Held, byHand = doc.Hold, doc.Target != ""
+			if !byHand {
+				st.Code = CodeHeld
+			}
+		}
 	}
 	data, err := m.Load(stateName)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -114,8 +149,18 @@ func SavedStatus(cfg Config, m interface{ Load(string) ([]byte, error) }, cur *I
 	if head := s.Head[cfg.Repo+"/"+cfg.Cohort]; head != nil {
 		if _, view, err := trust.AcceptHead(cfg.Cohort, head, now); err == nil {
 			st.Seen, st.Stale = view.Mark().String(), now.After(view.Manifest.FreshUntil)
-			if r, err := manifest.Resolve(view, manifest.Host{Name: cfg.Host, Labels: maps.Clone(cfg.Labels)}, now); err == nil {
+			host := manifest.Host{Name: cfg.Host, Labels: maps.Clone(cfg.Labels)}
+			if st.Held != nil {
+				st.Beside = s.beside(view, host, now)
+			}
+			view.Overrides = slices.DeleteFunc(view.Overrides, func(o manifest.VerifiedOverride) bool { return s.laidDown(&o, byHand) })
+			if r, err := manifest.Resolve(view, host, now); err == nil {
 				st.Desired = r.Epoch()
+			}
+			for _, r := range beneath(view, host, now) {
+				if s.standby(r) == nil && cfg.Mode != ModeObserve {
+					st.Warnings = append(st.Warnings, lackText(r, nil))
+				}
 			}
 		}
 	}
@@ -145,4 +190,33 @@ func failedKey(s *state, epoch uint64) string {
 		}
 	}
 	return ""
+}
+
+// Head is the newest verified head as it came, nil if there is none. Safe beside Run.
+func (a *Agent) Head() []byte {
+	if s := a.shown.Load(); s != nil {
+		return s.head
+	}
+	return nil
+}
+
+// SavedHead is the newest verified head that an agent left on disk, judged once more; nil if there is none.
+func SavedHead(cfg Config, m interface{ Load(string) ([]byte, error) }, now time.Time) ([]byte, error) {
+	data, err := m.Load(stateName)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", stateName, err)
+	}
+	s, err := decodeState(data)
+	if err != nil {
+		return nil, err
+	}
+	head := s.Head[cfg.Repo+"/"+cfg.Cohort]
+	if head == nil {
+		return nil, nil
+	}
+	_, _, err = s.Trust[cfg.Repo].AcceptHead(cfg.Cohort, head, now)
+	return head, err
 }

@@ -23,11 +23,11 @@ func forward(r manifest.Resolution, ro manifest.Rollout) bool {
 }
 
 // early says whether the host's turn to take what is assigned is still to come. The wait counts from the order that first told this host, also for a host that was away; by this
-// host's clock alone it is never longer than its share of the spread.
+// host's clock alone it is never longer than its share of the spread. Nobody waits with the end of an override.
 func (a *Agent) early(r manifest.Resolution, want target, h how) bool {
 	m := a.view.Manifest
 	spread, err := time.ParseDuration(m.Rollout.Policy.Spread)
-	if h.eager || err != nil || spread <= 0 || a.cur == nil || a.cur.Content == "" || want.is(a.cur) || !forward(r, m.Rollout) {
+	if h.eager || err != nil || spread <= 0 || a.cur == nil || a.cur.Content == "" || want.is(a.cur) || !forward(r, m.Rollout) || a.cur.Override != "" && want.Override == "" {
 		return false
 	}
 	now := a.now().UTC()

@@ -149,7 +149,18 @@ func TestSpread(t *testing.T) {
 		const spread = 10 * time.Minute
 		c.world.Assign(2, rolling("10m", nil))
 		told := time.Now()
-		time.Sleep(spread + time.Minute)
+		time.Sleep(time.Minute)
+		for _, name := range names {
+			turn := turnOf(name, 2, spread)
+			r := heard.of(name)
+			switch {
+			case turn > 2*time.Minute && (r.WaitsUntil == nil || r.WaitsUntil.Sub(told.Add(turn)).Abs() > 2*time.Second):
+				t.Errorf("%s waits until %v, its turn is %s", name, r.WaitsUntil, told.Add(turn))
+			case r.Running == 2 && r.WaitsUntil != nil:
+				t.Errorf("%s runs it, and waits until %s", name, r.WaitsUntil)
+			}
+		}
+		time.Sleep(spread)
 		var first, last time.Duration = spread, 0
 		for _, name := range names {
 			at, ok := heard.when(2, name)

@@ -43,8 +43,9 @@ func New(o Options) (*Agent, error) {
 		opts: o, cfg: o.Config, now: o.Now, timing: o.timing, phase: report.PhaseIdle,
 		log:    o.Logger.With("host", o.Config.Host, "cohort", o.Config.Cohort),
 		health: map[string]health{}, counts: newCounts(), starts: starts{last: map[string]string{}, again: map[string]int{}}, silent: map[string]bool{}, said: map[string]string{},
-		hints: make(chan hint, 1), changed: make(chan struct{}, 1),
+		hints: make(chan hint, 1), changed: make(chan struct{}, 1), nudge: make(chan struct{}, 1), byHand: make(chan *handOrder),
 	}
+	a.held = &holds{mem: o.Memory, moment: o.Prober.Now, now: func() time.Time { return a.now() }}
 	if a.timing == nil {
 		a.timing = defaultTiming()
 	}
@@ -129,13 +130,25 @@ func (a *Agent) bootstrap() error {
 func (a *Agent) persist() error { return a.write(a.opts.Memory.Save) }
 
 // persistQuickly is persist, except that a power cut may bring the former state back until the next swap or persist. Before a swap that is enough, since both
-// change names of one directory, in this order, which the swap fsyncs before anything is done because of it. After one it is enough for a change that is
-// over: the next start goes on with it from the notes, reloads once more, and comes to the same end.
+// change names of one directory, in this order, which the swap fsyncs before anything is done because of it.
 func (a *Agent) persistQuickly() error {
 	if m, ok := a.opts.Memory.(QuickMemory); ok {
 		return a.write(m.SaveUnsynced)
 	}
 	return a.persist()
+}
+
+// writeLate writes what could wait, once it is due. It says whether that did not work.
+func (a *Agent) writeLate(now time.Time) (failed bool) {
+	if a.later.IsZero() || now.Before(a.later) {
+		return false
+	}
+	if err := a.persist(); err != nil {
+		a.log.Error("state not written", "err", err)
+		a.later = time.Time{} // the next look at the host tries again
+		return true
+	}
+	return false
 }
 
 func (a *Agent) write(save func(name string, data []byte) error) error {
@@ -147,7 +160,7 @@ func (a *Agent) write(save func(name string, data []byte) error) error {
 			return err
 		}
 	}
-	a.dirty = false
+	a.dirty, a.later = false, time.Time{}
 	a.seen, a.told, a.toldWhy = "", a.want, a.why
 	if a.view != nil {
 		a.seen = a.view.Mark().String()

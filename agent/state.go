@@ -38,6 +38,12 @@ type state struct {
 	Good       string  `json:"good,omitempty"`
 	GoodTarget *target `json:"good_target,omitempty"`
 	Turn       *turn   `json:"turn,omitempty"`
+	// Standby is what the host goes to when the override on it ends, on the disk already.
+	Standby []standby `json:"standby,omitempty"`
+	// Spans count the running time of overrides: see span.
+	Spans map[string]span `json:"spans,omitempty"`
+	// ByHand are the overrides that came by hand and that no source of this host has said, by spanKey; true: those of the newest such order. See byHandActs.
+	ByHand map[string]bool `json:"by_hand,omitempty"`
 }
 
 // target is a release as far as this host is concerned.

@@ -53,6 +53,13 @@ func (a *Agent) report() report.Report {
 		// A change without a verdict may still go back, however well every process has loaded it: health has to hold first.
 		r.Confirmed = all && a.st.Trial == nil && a.want != nil && a.want.is(a.cur) && a.told != nil && a.told.is(a.cur) && len(a.drift) == 0 && a.content == a.want.Content
 	}
+	if t := a.st.Turn; t != nil && a.phase == report.PhaseIdle && a.told != nil && t.Key == a.told.key() && !a.told.is(a.cur) && a.now().Before(t.At) {
+		at := t.At.UTC()
+		r.WaitsUntil = &at
+	}
+	if doc := a.holding(); doc != nil {
+		r.Held = doc.Hold
+	}
 	if r.Reason == "" && a.distrust != nil {
 		// What runs is still what the newest believed head says; that no source repeats it is worth a look.
 		r.Reason, r.Code = report.CutReason(a.distrust.Error()), codeOf(a.distrust)

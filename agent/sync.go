@@ -114,11 +114,15 @@ func (a *Agent) resync(ctx context.Context) []SourceResult {
 		}
 		if err := a.take(answers[i].data); err != nil {
 			results[i].Err, results[i].Error, results[i].Refused = err, err.Error(), refusal(err)
+		} else {
+			a.saidBySource(a.view)
 		}
 	}
 	if best >= 0 {
 		if err := a.take(answers[best].data); err != nil {
 			results[best].Err, results[best].Error, results[best].Refused = err, err.Error(), refusal(err)
+		} else {
+			a.saidBySource(a.view)
 		}
 	}
 	a.noteSources(results, best)
@@ -238,9 +242,12 @@ func (a *Agent) nextKeyring(ctx context.Context, version uint64) bool {
 // resolve says what this host is to run now, by the newest verified head.
 func (a *Agent) resolve(ctx context.Context) (manifest.Resolution, error) {
 	host := manifest.Host{Name: a.cfg.Host, Labels: maps.Clone(a.cfg.Labels)}
-	r, err := manifest.Resolve(a.view, host, a.now())
+	r, err := manifest.Resolve(a.acting(a.view), host, a.now())
 	if err != nil || r.Variants == nil {
 		return r, err
+	}
+	if s := a.st.standby(r); s != nil {
+		return s.known(r), nil
 	}
 	doc, err := a.variants(ctx, *r.Variants)
 	if err != nil {

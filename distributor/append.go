@@ -47,7 +47,7 @@ func (s *session) append(ctx context.Context, newest *verified, epoch uint64, co
 		V: manifest.Version, Store: s.storeID, Repo: s.cfg.Repo, Epoch: epoch, Kind: manifest.ReleaseCommit,
 		Commit: b.Commit.ID, Tree: b.Commit.Tree, Parents: append([]string{}, b.Commit.Parents...),
 		Author: person(b.Commit.Author), Committer: person(b.Commit.Committer), Subject: line(b.Commit.Subject),
-		PullRequest: b.Commit.PullRequest, Approvers: slices.Clone(b.Commit.Approvers),
+		Signer: line(b.Commit.Signer), PullRequest: b.Commit.PullRequest, Proposer: line(b.Commit.Proposer), Approvers: slices.Clone(b.Commit.Approvers),
 		Evaluator: b.Evaluator, Settings: b.Settings, Created: s.reader.now(), Policy: b.Policy,
 	}
 	if newest != nil {

@@ -55,7 +55,9 @@ type Commit struct {
 
 	// How it came to the branch, where the publisher knows: the merged pull request and who approved what was merged.
 	PullRequest int
+	Proposer    string // login of who opened it
 	Approvers   []string
+	Signer      string // who signed the commit, and who verified that
 }
 
 // CohortBuild is one cohort of a build.

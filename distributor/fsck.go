@@ -35,6 +35,7 @@ type Checked struct {
 	Heads      int `json:"heads"`
 	History    int `json:"history"`
 	Commits    int `json:"commits"`
+	Hosts      int `json:"hosts,omitempty"` // with --fleet
 }
 
 // Problem is one finding about one object.
@@ -82,6 +83,11 @@ type fsck struct {
 // Fsck reads every object of a store and checks signatures, digests, the chain of releases and all references. It writes nothing. keyring is what a person trusts; nil
 // trusts the store's own oldest one, and the report says so. An error means that the check could not be done.
 func Fsck(ctx context.Context, st store.Reader, keyring []byte, now time.Time) (*Report, error) {
+	return check(ctx, st, keyring, now, nil)
+}
+
+// check is Fsck with one more step.
+func check(ctx context.Context, st store.Reader, keyring []byte, now time.Time, more func(*fsck) func(context.Context) error) (*Report, error) {
 	f := &fsck{
 		st: st, now: now, report: &Report{Problems: []Problem{}, Notices: []Problem{}, Keyring: "given"},
 		releases: map[uint64]*verified{}, junk: map[uint64]bool{}, objects: map[string][]string{}, heads: map[string]*manifest.View{},
@@ -90,7 +96,11 @@ func Fsck(ctx context.Context, st store.Reader, keyring []byte, now time.Time) (
 		return nil, err
 	}
 	// Heads before releases, and releases before what they name: what is written meanwhile is then never missed.
-	for _, step := range []func(context.Context) error{f.readHeads, f.history, f.readReleases, f.chain, f.headsAgree, f.bundles, f.sources, f.commits, f.strangers} {
+	steps := []func(context.Context) error{f.readHeads, f.history, f.readReleases, f.chain, f.headsAgree, f.bundles, f.sources, f.commits, f.strangers}
+	if more != nil {
+		steps = append(steps, more(f))
+	}
+	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return nil, fmt.Errorf("fsck: %w", err)
 		}

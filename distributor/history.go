@@ -87,6 +87,39 @@ func (h *History) Newest(ctx context.Context) (*manifest.Release, error) {
 	return rel.Release, nil
 }
 
+// Heads are the heads that stand, by cohort. One that is not genuine is left out, and in Skipped.
+func (h *History) Heads(ctx context.Context) (map[string]*manifest.View, error) {
+	infos, err := listAll(ctx, h.st, manifest.PrefixCohorts)
+	if err != nil {
+		return nil, err
+	}
+	views := map[string]*manifest.View{}
+	for _, info := range infos {
+		name := strings.TrimSuffix(strings.TrimPrefix(info.Key, manifest.PrefixCohorts), ".json")
+		if manifest.KeyHead(name) != info.Key {
+			continue
+		}
+		view, err := h.Head(ctx, name)
+		if err != nil {
+			h.Skipped = append(h.Skipped, err.Error())
+			continue
+		}
+		if view != nil {
+			views[name] = view
+		}
+	}
+	return views, nil
+}
+
+// Created is when a release was made, zero if it cannot be read.
+func (h *History) Created(ctx context.Context, epoch uint64) time.Time {
+	rel, err := h.at(ctx, epoch)
+	if err != nil {
+		return time.Time{}
+	}
+	return rel.Release.Created
+}
+
 // Entry is one thing that happened: a release, a decision about a cohort, or a commit that was refused.
 type Entry struct {
 	At       time.Time
@@ -276,6 +309,8 @@ type headStream struct {
 	cohort string
 	marks  []manifest.Mark // still to be read, ascending
 	next   *manifest.View
+	begun  bool
+	over   []Entry // what ended by itself after next and before what was told already, the oldest first
 }
 
 func (s *headStream) peek(ctx context.Context) (_ time.Time, ok bool, err error) {
@@ -284,8 +319,19 @@ func (s *headStream) peek(ctx context.Context) (_ time.Time, ok bool, err error)
 			return time.Time{}, false, err
 		}
 	}
-	at := s.next.Manifest.Issued
-	for _, o := range s.next.Overrides { // their heads keep the order that was signed before
+	if !s.begun {
+		s.begun, s.over = true, s.ended(s.next, nil)
+	}
+	if n := len(s.over); n > 0 {
+		return s.over[n-1].At, true, nil
+	}
+	return since(s.next), true, nil
+}
+
+// since is when a head was made.
+func since(v *manifest.View) time.Time {
+	at := v.Manifest.Issued
+	for _, o := range v.Overrides { // their heads keep the order that was signed before
 		if o.Created.After(at) {
 			at = o.Created
 		}
@@ -293,7 +339,7 @@ func (s *headStream) peek(ctx context.Context) (_ time.Time, ok bool, err error)
 			at = o.Ended.At
 		}
 	}
-	return at, true, nil
+	return at
 }
 
 // read gives the next copy that is genuine, nil at the end.
@@ -323,15 +369,60 @@ func (s *headStream) read(ctx context.Context) (*manifest.View, error) {
 }
 
 func (s *headStream) take(ctx context.Context) ([]Entry, error) {
+	if n := len(s.over); n > 0 {
+		last := s.over[n-1]
+		s.over = s.over[:n-1]
+		return []Entry{last}, nil
+	}
 	view := s.next
 	before, err := s.read(ctx)
 	if err != nil {
 		return nil, err
 	}
 	s.next = before
+	if before != nil {
+		s.over = s.ended(before, view)
+	}
 	var entries []Entry
 	for _, d := range slices.Backward(rollout.Decisions(before, view)) {
 		entries = append(entries, Entry{At: d.At, Decision: &d})
 	}
 	return entries, nil
+}
+
+// ended tells what of a head ended by itself, at its time, before the head after it, nil for none: nobody writes that down, since nothing has to happen for it.
+func (s *headStream) ended(v, after *manifest.View) (list []Entry) {
+	before := s.h.now()
+	if after != nil {
+		before = since(after)
+	}
+	add := func(at time.Time, d rollout.Decision) {
+		if at.After(since(v)) && !at.After(before) {
+			d.Cohort, d.Mark, d.At = s.cohort, v.Mark(), at
+			list = append(list, Entry{At: at, Decision: &d})
+		}
+	}
+	for _, o := range v.Living(since(v)) {
+		taken := func(w *manifest.View) bool { // from all hosts, before its time
+			return slices.ContainsFunc(w.Manifest.Rollout.Endings, func(e manifest.Ending) bool { return e.Override == o.ID && e.Below == "" })
+		}
+		if taken(v) || after != nil && slices.ContainsFunc(after.Overrides, func(w manifest.VerifiedOverride) bool {
+			return w.ID == o.ID && (w.Ended != nil || w.NotAfter.After(o.NotAfter))
+		}) {
+			continue
+		}
+		add(o.NotAfter, rollout.Decision{What: "override " + o.ID + " ended by itself", Epoch: o.Epoch, Why: "its time was over", Hosts: o.Hosts})
+	}
+	stops := func(what string, stops []manifest.Stop) {
+		for _, x := range stops {
+			if x.Until != nil {
+				add(*x.Until, rollout.Decision{What: what, Why: "its time was over", Hosts: x.Hosts})
+			}
+		}
+	}
+	r := &v.Manifest.Rollout
+	stops("the freeze ended by itself", r.Freezes)
+	stops("the hold ended by itself", r.Holds)
+	slices.SortStableFunc(list, func(a, b Entry) int { return a.At.Compare(b.At) })
+	return list
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/muster-config/muster/distributor/bundle"
 	"github.com/muster-config/muster/distributor/manifest"
@@ -22,6 +23,9 @@ import (
 type Operator struct {
 	*History
 	session *session // to write
+
+	// Putter puts an envelope into the head of its cohort in place of this process, if set: a collector does, for who has no rights on the bucket.
+	Putter func(ctx context.Context, cohort string, env *manifest.Envelope) (*rollout.Applied, error)
 }
 
 // OpenOperator opens a store to change it with an operator key. keyring is what a person trusts.
@@ -32,7 +36,7 @@ func OpenOperator(ctx context.Context, st store.Store, keyring []byte, signer ma
 	}
 	p := &Publisher{cfg: Config{Store: st, Repo: h.keyring.Repo, Release: signer, Keyring: keyring, Now: now, Log: h.log}}
 	h.reader.now = p.now
-	o := &Operator{h, &session{p, h.reader}}
+	o := &Operator{History: h, session: &session{p, h.reader}}
 	if o.role() == nil {
 		return nil, fmt.Errorf("operator key %.12s… is not in the role operator of keyring %d: hosts would refuse what it signs: %w", signer.KeyID(), h.keyring.Version, manifest.ErrSignature)
 	}
@@ -84,14 +88,7 @@ func (o *Operator) Base(ctx context.Context, cohort string) (*Base, error) {
 	if view == nil {
 		return nil, fmt.Errorf("cohort %s: %w: it was never rolled out, so that there is nothing to override", cohort, rollout.ErrNothing)
 	}
-	r := view.Manifest.Rollout
-	epoch := r.Baseline
-	if rollout.Assigns(view, r.Target) {
-		epoch = r.Target
-	}
-	if epoch == 0 {
-		epoch = r.Target
-	}
+	epoch := runs(view)
 	rel, err := o.at(ctx, epoch)
 	if err != nil {
 		return nil, fmt.Errorf("release %d, which cohort %s runs: %w; check the store with muster fsck", epoch, cohort, err)
@@ -108,6 +105,15 @@ func (o *Operator) Base(ctx context.Context, cohort string) (*Base, error) {
 		return nil, fmt.Errorf("variants of cohort %s, epoch %d: %w", cohort, st.Epoch, err)
 	}
 	return b, nil
+}
+
+// runs is the epoch that an override of a cohort is laid over: see Base.
+func runs(view *manifest.View) uint64 {
+	r := view.Manifest.Rollout
+	if r.Baseline == 0 || rollout.Assigns(view, r.Target) {
+		return r.Target
+	}
+	return r.Baseline
 }
 
 // Index reads the index of the bundle that a base gives a host, or its cohort for "".
@@ -151,6 +157,40 @@ type ChangeOf struct {
 	Hosts   []string // sorted; empty: the whole cohort
 	Patches []manifest.Patch
 	Commit  string // that it is laid over
+	Over    uint64 // and its epoch
+}
+
+// Taken is an override of an id of which hosts still keep something under a head: it acts, or it was ended before its time. Until that is over, another of the same id would act nowhere,
+// since whatever ends an id ends all of it; nil if the id is free.
+func Taken(v *manifest.View, id string, now time.Time) *manifest.VerifiedOverride {
+	var last *manifest.VerifiedOverride
+	for i := range v.Overrides {
+		if o := &v.Overrides[i]; o.ID == id && now.Before(o.NotAfter) && (last == nil || last.Ended == nil) {
+			last = o
+		}
+	}
+	return last
+}
+
+// Spent reports whether an override of an id is over, and its order still takes hosts out of it by that id, as one that ended in steps: another of the same id would act on none of them.
+func Spent(v *manifest.View, id string, now time.Time) bool {
+	lives := slices.ContainsFunc(v.Living(now), func(o manifest.VerifiedOverride) bool { return o.ID == id })
+	return !lives && slices.ContainsFunc(v.Manifest.Rollout.Endings, func(e manifest.Ending) bool { return e.Override == id })
+}
+
+// taken refuses an id that is taken on a cohort.
+func (o *Operator) taken(ctx context.Context, cohort, id string) error {
+	view, err := o.Head(ctx, cohort)
+	if err != nil || view == nil {
+		return err
+	}
+	if t := Taken(view, id, o.now()); t != nil {
+		return fmt.Errorf("override %s of cohort %s is one already, and hosts keep it until %s: %w; take another id", id, cohort, t.NotAfter.UTC().Format(time.RFC3339), rollout.ErrUnfit)
+	}
+	if Spent(view, id, o.now()) {
+		return fmt.Errorf("override %s of cohort %s was used before, and would act on no host that its end took out: %w; take another id", id, cohort, rollout.ErrUnfit)
+	}
+	return nil
 }
 
 // Made is an override whose release is written: no host hears of it before Put.
@@ -166,6 +206,9 @@ type Made struct {
 func (o *Operator) Make(ctx context.Context, c Change, build func(ctx context.Context, epoch uint64) (map[string]CohortBuild, error)) (*Made, error) {
 	for name := range c.Cohorts {
 		if err := o.May(name, c.TTL); err != nil {
+			return nil, err
+		}
+		if err := o.taken(ctx, name, c.ID); err != nil {
 			return nil, err
 		}
 	}
@@ -260,7 +303,7 @@ func (o *Operator) Envelope(m *Made, cohort string, hosts []string) (*manifest.E
 	}
 	return o.seal(manifest.Override{
 		Cohort: cohort, Hosts: hosts, ID: m.change.ID, Author: m.change.Author, Reason: m.change.Reason, Created: m.Created, NotAfter: m.NotAfter,
-		Epoch: m.Epoch, Patches: of.Patches, Statement: m.first[cohort],
+		Epoch: m.Epoch, Over: of.Over, Patches: of.Patches, Statement: m.first[cohort],
 	})
 }
 
@@ -276,6 +319,9 @@ func (o *Operator) seal(doc manifest.Override) (*manifest.Envelope, error) {
 
 // Put puts it into the head of its cohort: from then on hosts hear of it.
 func (o *Operator) Put(ctx context.Context, cohort string, env *manifest.Envelope) (*rollout.Applied, error) {
+	if o.Putter != nil {
+		return o.Putter(ctx, cohort, env)
+	}
 	return rollout.Override(ctx, o.session.cfg.Store, o.trust, cohort, env, o.now())
 }
 
@@ -288,26 +334,14 @@ type Found struct {
 
 // Overrides are those that live, by cohort, the oldest first; of all cohorts that have a head.
 func (h *History) Overrides(ctx context.Context) ([]Found, error) {
-	infos, err := listAll(ctx, h.st, manifest.PrefixCohorts)
+	views, err := h.Heads(ctx)
 	if err != nil {
 		return nil, err
 	}
 	list := []Found{}
-	for _, info := range infos {
-		name := strings.TrimSuffix(strings.TrimPrefix(info.Key, manifest.PrefixCohorts), ".json")
-		if manifest.KeyHead(name) != info.Key {
-			continue
-		}
-		view, err := h.Head(ctx, name)
-		if err != nil {
-			h.Skipped = append(h.Skipped, err.Error())
-			continue
-		}
-		if view == nil {
-			continue
-		}
-		for _, o := range view.Living(h.now()) {
-			list = append(list, Found{name, o, view})
+	for _, name := range sorted(views) {
+		for _, o := range views[name].Living(h.now()) {
+			list = append(list, Found{name, o, views[name]})
 		}
 	}
 	return list, nil
@@ -320,7 +354,7 @@ func (o *Operator) Extend(ctx context.Context, f Found, ttl time.Duration, by, r
 		return nil, err
 	}
 	doc := f.Override
-	doc.Created, doc.NotAfter, doc.Author, doc.Reason, doc.Ext = now, now.Add(ttl), by, reason, nil
+	doc.Created, doc.NotAfter, doc.Author, doc.Reason, doc.Ext = now, now.Add(ttl), by, longer(f.Reason, reason), nil
 	if !doc.NotAfter.After(f.NotAfter) {
 		return nil, fmt.Errorf("override %s on cohort %s lasts until %s already: %w; to shorten it, end it", f.ID, f.Cohort, f.NotAfter.UTC().Format(time.RFC3339), rollout.ErrUnfit)
 	}
@@ -339,6 +373,29 @@ func (o *Operator) Extend(ctx context.Context, f Found, ttl time.Duration, by, r
 		return nil, err
 	}
 	return o.Put(ctx, f.Cohort, env)
+}
+
+// extended stands between why an override was made, and why it lasts longer.
+const extended = " (extended: "
+
+// longer is the reason of an override that is extended: the first one, by which people know it, and the newest for its length.
+func longer(first, why string) string {
+	if i := strings.LastIndex(first, extended); i >= 0 && strings.HasSuffix(first, ")") {
+		first = first[:i]
+	}
+	most := manifest.MaxTextBytes/2 - len(extended)
+	return cut(first, most) + extended + cut(why, most) + ")"
+}
+
+// cut is the begin of a text, of so many bytes at most, at the end of a letter.
+func cut(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	for most > 0 && !utf8.RuneStart(s[most]) {
+		most--
+	}
+	return s[:most]
 }
 
 // End ends a living override now.

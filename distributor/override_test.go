@@ -14,6 +14,7 @@ import (
 	"github.com/muster-config/muster/distributor"
 	"github.com/muster-config/muster/distributor/bundle"
 	"github.com/muster-config/muster/distributor/manifest"
+	"github.com/muster-config/muster/distributor/rollout"
 	"github.com/muster-config/muster/distributor/store/mem"
 )
 
@@ -76,7 +77,7 @@ func (p *place) set(h *history, id, values string, ttl time.Duration, hosts ...s
 		return nil, err
 	}
 	patches := []manifest.Patch{{Service: "web", Values: `{"` + values + `":1}`}}
-	made, err := o.Make(ctx, distributor.Change{ID: id, Author: "ana", Reason: "INC", TTL: ttl, Cohorts: map[string]distributor.ChangeOf{"eu": {Hosts: hosts, Patches: patches, Commit: base.Release.Commit}}},
+	made, err := o.Make(ctx, distributor.Change{ID: id, Author: "ana", Reason: "INC", TTL: ttl, Cohorts: map[string]distributor.ChangeOf{"eu": {Hosts: hosts, Patches: patches, Commit: base.Release.Commit, Over: base.Plain.Epoch}}},
 		func(ctx context.Context, epoch uint64) (map[string]distributor.CohortBuild, error) {
 			index, err := o.Index(base)(ctx, "")
 			if err != nil {
@@ -217,6 +218,72 @@ func TestD005OperatorsRights(t *testing.T) {
 	if len(dump(t, p.store)) != len(before) {
 		t.Error("something was written")
 	}
+}
+
+// Hosts keep the end of an override until it would have been over: until then one of the same id would act nowhere, so it is not made.
+func TestOverrideIDIsTakenUntilItsEnd(t *testing.T) {
+	h, p := &history{}, newPlace(t, nil)
+	p.mustPublish(h.job(h.commit("", "eu/web=one ")), true)
+	if _, err := p.set(h, "a", "+a", time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	found, err := p.operator(operatorKey).Overrides(t.Context())
+	if err != nil || len(found) != 1 {
+		t.Fatalf("%+v, %v", found, err)
+	}
+	if _, err := p.operator(operatorKey).End(t.Context(), found[0], "ana", "fixed"); err != nil {
+		t.Fatal(err)
+	}
+	before := dump(t, p.store)
+	if _, err := p.set(h, "a", "+b", time.Hour); !errors.Is(err, rollout.ErrUnfit) {
+		t.Errorf("the id of one that was ended: %v", err)
+	}
+	if len(dump(t, p.store)) != len(before) {
+		t.Error("something was written")
+	}
+	p.now = p.now.Add(time.Hour)
+	if _, err := p.set(h, "a", "+b", time.Hour); err != nil {
+		t.Errorf("when it is over: %v", err)
+	}
+	p.is("again", "one +b", 3, "a")
+}
+
+// One that was over in steps leaves its id in the order, which would keep another of this id from every host: it is not made. What is extended keeps its first reason.
+func TestOverrideIDOfOneThatEndedInSteps(t *testing.T) {
+	h, p := &history{}, newPlace(t, nil)
+	p.mustPublish(h.job(h.commit("", "eu/web=one ")), true)
+	if _, err := p.set(h, "a", "+a", time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		found, err := p.operator(operatorKey).Overrides(t.Context())
+		if err != nil || len(found) != 1 {
+			t.Fatalf("%+v, %v", found, err)
+		}
+		p.now = p.now.Add(time.Minute)
+		first, _, _ := strings.Cut(found[0].Reason, " (extended: ")
+		if _, err := p.operator(operatorKey).Extend(t.Context(), found[0], time.Hour, "bo", strings.Repeat("ü", 1<<12)+"!"); err != nil {
+			t.Fatal(err)
+		}
+		if found, err = p.operator(operatorKey).Overrides(t.Context()); err != nil || !strings.HasPrefix(found[0].Reason, first+" (extended: üü") || strings.Count(found[0].Reason, "(extended: ") != 1 {
+			t.Fatalf("extended: %.80s, %v", found[0].Reason, err)
+		}
+	}
+	if err := p.steer(func(in rollout.Input, prev *manifest.View) (manifest.Manifest, bool, error) {
+		m, _, changed, err := rollout.Act(in, rollout.Action{Kind: rollout.Freeze, By: "ana", Why: "x", Until: new(p.now.Add(time.Hour))}, p.now)
+		m.Rollout.Endings = []manifest.Ending{{Override: "a", Why: "it ends"}}
+		return m, changed, err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	p.now = p.now.Add(time.Hour)
+	if _, err := p.set(h, "a", "+b", time.Hour); !errors.Is(err, rollout.ErrUnfit) || !strings.Contains(err.Error(), "was used before") {
+		t.Errorf("the id of one that ended in steps: %v", err)
+	}
+	if _, err := p.set(h, "b", "+b", time.Hour); err != nil {
+		t.Errorf("another id: %v", err)
+	}
+	p.is("another id", "one +b", 3, "b")
 }
 
 // An operator key is for overridden statements: a release that changes anything else beside them is not one, and the next commit is built on the one before.

@@ -31,6 +31,25 @@ func (h *History) Steering(ctx context.Context, cohort string) (rollout.Input, m
 	return rollout.Input{Store: h.storeID, Repo: h.keyring.Repo, Cohort: cohort, Era: h.keyring.Era, Release: rel.Release, Statement: *env}, h.trust, nil
 }
 
+// Plain is the plain statement that stood for a cohort after a release, verified, and its epoch: that of the release, or of the earlier one that it left as it was.
+func (h *History) Plain(ctx context.Context, cohort string, epoch uint64) (manifest.Envelope, uint64, error) {
+	rel, err := h.at(ctx, epoch)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return manifest.Envelope{}, 0, fmt.Errorf("epoch %d: %w in store %s", epoch, ErrNoRelease, h.url)
+	case err != nil:
+		return manifest.Envelope{}, 0, err
+	}
+	env, st, err := h.statement(ctx, rel, cohort)
+	if err != nil {
+		return manifest.Envelope{}, 0, err
+	}
+	if env == nil {
+		return manifest.Envelope{}, 0, fmt.Errorf("%w of epoch %d for cohort %s", ErrNoRelease, epoch, cohort)
+	}
+	return *env, st.Epoch, nil
+}
+
 // MayOrder says whether the newest keyring lets a key sign orders.
 func (h *History) MayOrder(keyID string) bool { return slices.Contains(h.keyring.Roles.Rollout, keyID) }
 

@@ -55,8 +55,8 @@ type Variant struct {
 // another epoch. A *RefusedError refuses the commit as a whole: no cohort gets anything. Not safe for concurrent use.
 func (r *Rendered) At(ctx context.Context, epoch uint64, standing Standing) (map[string]Cohort, error) {
 	r.late = nil
-	if r.opts.narrowed() {
-		return nil, errors.New("a build narrowed to some services or cohorts cannot be published")
+	if r.opts.narrowed() || r.opts.Verdict {
+		return nil, errors.New("a build narrowed to some services or cohorts, or without bytes, cannot be published")
 	}
 	if err := unevaluated(r.Problems); err != nil {
 		return nil, err

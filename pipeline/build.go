@@ -30,6 +30,8 @@ type Options struct {
 	Cohorts  []string
 	// CheckOnly validates, and keeps no bytes of files.
 	CheckOnly bool
+	// Verdict says whether the commit can be published, and keeps no bytes either; what did not change need not even be read: Source may lack bytes too.
+	Verdict bool
 	// Leaves asks for every value with its origin, Schemas for JSON Schemas.
 	Leaves  bool
 	Schemas bool
@@ -58,7 +60,7 @@ type Rendered struct {
 	Identity source.Identity
 	Policy   manifest.Policy
 	Problems []eval.Problem
-	// Source is the evaluated tree: all that evaluation was given.
+	// Source is the evaluated tree: all that evaluation was given. With Verdict a file may be without its bytes.
 	Source []bundle.File
 
 	opts    Options
@@ -73,15 +75,16 @@ func Build(ctx context.Context, tree source.Tree, opts Options) (*Rendered, erro
 	if opts.Evaluate == nil {
 		opts.Evaluate = opts.Cache.Run
 	}
-	files, err := evaluated(tree)
+	files, err := evaluated(tree, opts.Verdict)
 	if err != nil {
 		return nil, err
 	}
 	r := &Rendered{Identity: tree.Identity(), opts: opts, cohorts: map[string]*cohort{}}
+	r.Source = make([]bundle.File, 0, len(files))
 	for _, f := range files {
 		r.Source = append(r.Source, bundle.File{Path: f.Path, Mode: 0o644, Data: f.Data})
 	}
-	r.request = eval.Request{Files: files, Services: opts.Services, Cohorts: opts.Cohorts, FilesToo: !opts.CheckOnly, LeavesToo: opts.Leaves, SchemasToo: opts.Schemas}
+	r.request = eval.Request{Files: files, Services: opts.Services, Cohorts: opts.Cohorts, FilesToo: !opts.CheckOnly && !opts.Verdict, LeavesToo: opts.Leaves, SchemasToo: opts.Schemas}
 	result, err := opts.Evaluate(ctx, &r.request, opts.Limits)
 	if err != nil {
 		return nil, fmt.Errorf("evaluate %s: %w", r.name(), err)
@@ -117,7 +120,7 @@ func isError(p eval.Problem) bool { return p.Severity == eval.SeverityError }
 func (r *Rendered) collect(units []eval.Unit) {
 	for name := range r.Policy.Cohorts {
 		if len(r.opts.Cohorts) == 0 || slices.Contains(r.opts.Cohorts, name) {
-			r.cohorts[name] = &cohort{services: map[string]service{}, hosts: map[string]map[string]service{}}
+			r.cohorts[name] = &cohort{services: make(map[string]service, len(r.Policy.Cohorts[name].Services)), hosts: map[string]map[string]service{}}
 		}
 	}
 	empty := map[string][]string{} // service → where
@@ -131,9 +134,9 @@ func (r *Rendered) collect(units []eval.Unit) {
 			if c.hosts[u.Host] == nil {
 				c.hosts[u.Host] = map[string]service{}
 			}
-			c.hosts[u.Host][u.Service] = newService(u)
+			c.hosts[u.Host][u.Service] = newService(u, r.opts.Verdict)
 		default:
-			c.services[u.Service] = newService(u)
+			c.services[u.Service] = newService(u, r.opts.Verdict)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(empty)) {
@@ -211,14 +214,25 @@ const selection = "cue.mod fleet lib services *.cue"
 
 // evaluated reads what evaluation may look at: the directories of the convention, and CUE files anywhere, which may be imported by path. The rest of the
 // repository (a site, a tool, a large blob) is neither read nor stored.
-func evaluated(tree source.Tree) ([]eval.TreeFile, error) {
-	var files []eval.TreeFile
-	for _, name := range tree.Files() {
+//
+// With lazy, files whose digest is known are left to be read when they are needed.
+func evaluated(tree source.Tree, lazy bool) ([]eval.TreeFile, error) {
+	names := tree.Files()
+	files := make([]eval.TreeFile, 0, len(names))
+	root := tree.FS()
+	summed, _ := tree.(source.Summed)
+	for _, name := range names {
 		top, _, nested := strings.Cut(name, "/")
 		if !(nested && slices.Contains([]string{"cue.mod", "fleet", "lib", "services"}, top)) && path.Ext(name) != ".cue" {
 			continue
 		}
-		data, err := fs.ReadFile(tree.FS(), name)
+		if summed != nil && lazy {
+			if sum, known := summed.Sum(name); known {
+				files = append(files, eval.TreeFile{Path: name, Sum: sum, Unread: func() ([]byte, error) { return fs.ReadFile(root, name) }})
+				continue
+			}
+		}
+		data, err := fs.ReadFile(root, name)
 		if err != nil {
 			return nil, fmt.Errorf("read %s of tree %s: %w", name, short(tree.Identity().Tree), err)
 		}

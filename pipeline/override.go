@@ -66,9 +66,9 @@ func (r *Rendered) Override(ctx context.Context, cohortName string, overrides []
 			if c.hosts[u.Host] == nil {
 				c.hosts[u.Host] = map[string]service{}
 			}
-			c.hosts[u.Host][u.Service] = newService(u)
+			c.hosts[u.Host][u.Service] = newService(u, false)
 		default:
-			c.services[u.Service] = newService(u)
+			c.services[u.Service] = newService(u, false)
 		}
 	}
 	return out, nil

@@ -249,7 +249,7 @@ func TestFiles(t *testing.T) {
 }
 
 func TestNarrowedIsNotPublished(t *testing.T) {
-	for _, opts := range []pipeline.Options{{Services: []string{"a"}}, {Cohorts: []string{"prod"}}, {CheckOnly: true}} {
+	for _, opts := range []pipeline.Options{{Services: []string{"a"}}, {Cohorts: []string{"prod"}}, {CheckOnly: true}, {Verdict: true}} {
 		r := build(t, &evaluator{}, map[string]string{"services/a/prod": "x"}, opts)
 		if _, err := r.At(t.Context(), 1, stand{}.standing); err == nil {
 			t.Errorf("%+v was published", opts)

@@ -13,6 +13,7 @@ import (
 	"github.com/muster-config/muster/distributor/bundle"
 	"github.com/muster-config/muster/distributor/keys"
 	"github.com/muster-config/muster/distributor/manifest"
+	"github.com/muster-config/muster/distributor/parcel"
 	"github.com/muster-config/muster/distributor/store"
 	"github.com/muster-config/muster/distributor/wire"
 )
@@ -28,6 +29,9 @@ type World struct {
 	Store   store.Store
 	Keyring []byte
 	StoreID string
+
+	// Apart gives releases epochs as of overrides that are made apart from the store.
+	Apart bool
 
 	t        testing.TB
 	keys     keys.Set
@@ -76,6 +80,9 @@ type Files map[string]string
 func (w *World) Release(files Files, changes ...func(*manifest.Statement)) manifest.Statement {
 	w.t.Helper()
 	epoch := uint64(len(w.releases) + 1)
+	if w.Apart {
+		epoch += parcel.FirstApart
+	}
 	byService := map[string][]bundle.File{}
 	var all []bundle.File
 	for name, data := range files {

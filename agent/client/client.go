@@ -30,7 +30,7 @@ const maxRecord = 8 << 20
 
 // Release is one release on disk, as its record says. Keys that this package does not know are ignored: the agent may be newer than the program.
 type Release struct {
-	Dir      string             `json:"-"` // its directory, no link in it
+	Dir      string             `json:"-"` // its directory; current is not on the way to it
 	Repo     string             `json:"repo"`
 	Cohort   string             `json:"cohort"`
 	Epoch    uint64             `json:"epoch"`
@@ -67,8 +67,11 @@ type opened struct {
 func load(root string) (*opened, error) {
 	link := filepath.Join(root, "current")
 	for try := 0; ; try++ {
-		dir, err := filepath.EvalSymlinks(link)
+		dir, err := os.Readlink(link)
 		if err == nil {
+			if !filepath.IsAbs(dir) {
+				dir = filepath.Join(root, dir)
+			}
 			var r *os.Root
 			if r, err = os.OpenRoot(dir); err == nil {
 				return &opened{r, dir}, nil

@@ -25,7 +25,7 @@ func TestPassingTrouble(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- s.Serve(ctx, func() *agent.Status { return &agent.Status{V: 1, PID: 42} }) }()
+	go func() { done <- s.Serve(ctx, &Fake{Says: &agent.Status{V: 1, PID: 42}}) }()
 	select {
 	case err := <-done:
 		t.Fatalf("it ended: %v", err)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/muster-config/muster/agent"
 	"github.com/muster-config/muster/agent/durable"
+	"github.com/muster-config/muster/distributor/report"
 	"github.com/muster-config/muster/distributor/wire"
 )
 
@@ -27,27 +28,65 @@ const Name = "control.sock"
 
 // Limits.
 const (
-	MaxRequest = 4 << 10
+	MaxRequest = 16 << 10
 	MaxAnswer  = 8 << 20
 	maxOpen    = 8               // connections at a time; more wait in the kernel's queue
 	ask        = time.Second     // for the request line: who connects and says nothing is in the way of others
 	limit      = 5 * time.Second // for the answer
 	patience   = 2 * time.Second // of who asks
+	applies    = time.Hour       // for a change to come to its end: checks, reloads and confirmations have limits of their own
 
 	acceptPause = 100 * time.Millisecond // after a connection could not be taken
 )
 
+// What can be asked for.
+const (
+	OpStatus = "status"
+	OpHold   = "hold"
+	OpUnhold = "unhold"
+	OpApply  = "apply"
+	OpHead   = "head"
+)
+
 // Request asks the agent for something.
 type Request struct {
-	V  int    `json:"v"`
-	Op string `json:"op"` // status
+	V    int              `json:"v"`
+	Op   string           `json:"op"`
+	Hold *agent.HoldOrder `json:"hold,omitempty"` // hold, apply; unhold: who and why
+	From string           `json:"from,omitempty"` // apply: URL of a store, or absolute path of a file
 }
 
 // Answer is what it says.
 type Answer struct {
-	V      int           `json:"v"`
-	Error  string        `json:"error,omitempty"`
-	Status *agent.Status `json:"status,omitempty"`
+	V      int               `json:"v"`
+	Error  string            `json:"error,omitempty"`
+	Code   string            `json:"code,omitempty"` // of the error: agent.CodeOf
+	Status *agent.Status     `json:"status,omitempty"`
+	Hold   *report.Hold      `json:"hold,omitempty"`   // that came, or went
+	Result *agent.OnceResult `json:"result,omitempty"` // apply: also beside an error
+	Head   []byte            `json:"head,omitempty"`
+}
+
+// Agent is who answers. All of it is safe beside the agent's own work.
+type Agent interface {
+	Status() *agent.Status
+	// Head is the newest verified head as it came, nil if there is none.
+	Head() []byte
+	Hold(o agent.HoldOrder) (report.Hold, error)
+	Unhold(by, why string) (report.Hold, error)
+	// ApplyFrom takes what a store or a file brings, and answers when that is over.
+	ApplyFrom(ctx context.Context, from string, hold agent.HoldOrder) (agent.OnceResult, error)
+}
+
+// Refused is what the agent said no to. errors.Is tells what it is.
+type Refused struct{ Text, Code string }
+
+func (e *Refused) Error() string { return e.Text }
+
+// Is says whether the agent's error was target.
+func (e *Refused) Is(target error) bool {
+	is := agent.ErrorOf(e.Code)
+	return is != nil && is == target
 }
 
 // ErrNoAgent means that no agent listens there.
@@ -109,7 +148,7 @@ func address(path string) (addr *net.UnixAddr, done func(), err error) {
 }
 
 // Serve answers until ctx ends, and takes the socket away.
-func (s *Server) Serve(ctx context.Context, status func() *agent.Status) error {
+func (s *Server) Serve(ctx context.Context, a Agent) error {
 	defer os.Remove(s.path)
 	stop := context.AfterFunc(ctx, func() { s.ln.Close() })
 	defer stop()
@@ -144,12 +183,12 @@ func (s *Server) Serve(ctx context.Context, status func() *agent.Status) error {
 			defer func() { _ = conn.Close() }()
 			end := context.AfterFunc(ctx, func() { _ = conn.Close() })
 			defer end()
-			answer(conn, status)
+			answer(ctx, conn, a)
 		})
 	}
 }
 
-func answer(conn net.Conn, status func() *agent.Status) {
+func answer(ctx context.Context, conn net.Conn, by Agent) {
 	if err := conn.SetReadDeadline(time.Now().Add(ask)); err != nil {
 		return
 	}
@@ -162,10 +201,8 @@ func answer(conn net.Conn, status func() *agent.Status) {
 	switch {
 	case err != nil:
 		a.Error = "the request is not one line of JSON that is understood here"
-	case req.V != 1 || req.Op != "status":
+	case req.V != 1 || !a.do(ctx, by, &req):
 		a.Error = fmt.Sprintf("version %d, %.40q: not known to this agent", req.V, req.Op)
-	default:
-		a.Status = status()
 	}
 	if err := conn.SetWriteDeadline(time.Now().Add(limit)); err != nil {
 		return
@@ -177,8 +214,56 @@ func answer(conn net.Conn, status func() *agent.Status) {
 	conn.Write(append(data, '\n')) //nolint:errcheck // who asked has gone
 }
 
+// do does what is asked for; false: it is not known here.
+func (a *Answer) do(ctx context.Context, by Agent, req *Request) bool {
+	var order agent.HoldOrder
+	if req.Hold != nil {
+		order = *req.Hold
+	}
+	var err error
+	var hold report.Hold
+	switch req.Op {
+	case OpStatus:
+		a.Status = by.Status()
+	case OpHead:
+		a.Head = by.Head()
+	case OpHold:
+		if hold, err = by.Hold(order); err == nil {
+			a.Hold = &hold
+		}
+	case OpUnhold:
+		if hold, err = by.Unhold(order.By, order.Why); err == nil {
+			a.Hold = &hold
+		}
+	case OpApply:
+		var res agent.OnceResult
+		if res, err = by.ApplyFrom(ctx, req.From, order); res.Host != "" {
+			a.Result = &res
+		}
+	default:
+		return false
+	}
+	if err != nil {
+		a.Error, a.Code = err.Error(), agent.CodeOf(err)
+	}
+	return true
+}
+
 // Status asks the agent of a root.
 func Status(ctx context.Context, root string) (*agent.Status, error) {
+	a, err := Ask(ctx, root, Request{Op: OpStatus})
+	switch {
+	case err != nil:
+		return nil, err
+	case a.Status == nil:
+		return nil, fmt.Errorf("ask the agent: it says %q; is it of another version?", a.Error)
+	}
+	return a.Status, nil
+}
+
+// Ask asks the agent of a root. What it refuses is *Refused, with the answer beside it.
+func Ask(ctx context.Context, root string, req Request) (*Answer, error) {
+	req.V = 1
 	addr, done, err := address(filepath.Join(root, Name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w on %s", ErrNoAgent, root)
@@ -188,7 +273,11 @@ func Status(ctx context.Context, root string) (*agent.Status, error) {
 	}
 	defer done()
 	caller := ctx
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	wait := patience
+	if req.Op == OpApply {
+		wait = applies
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", addr.Name)
 	switch {
@@ -197,24 +286,24 @@ func Status(ctx context.Context, root string) (*agent.Status, error) {
 	case errors.Is(err, fs.ErrPermission):
 		return nil, fmt.Errorf("ask the agent: %s is its user's and root's only: %w", filepath.Join(root, Name), fs.ErrPermission)
 	case err != nil:
-		return nil, silent(caller, ctx, err)
+		return nil, silent(caller, ctx, wait, err)
 	}
 	defer func() { _ = conn.Close() }()
 	end := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer end()
-	req, err := wire.Encode(Request{V: 1, Op: "status"})
+	line, err := wire.Encode(req)
 	if err != nil {
 		return nil, fmt.Errorf("ask the agent: %w", err)
 	}
-	if _, err := conn.Write(append(req, '\n')); err != nil {
-		return nil, silent(caller, ctx, err)
+	if _, err := conn.Write(append(line, '\n')); err != nil {
+		return nil, silent(caller, ctx, wait, err)
 	}
 	data, err := io.ReadAll(io.LimitReader(conn, MaxAnswer+1))
 	switch {
 	case err != nil:
-		return nil, silent(caller, ctx, err)
+		return nil, silent(caller, ctx, wait, err)
 	case len(data) == 0:
-		return nil, silent(caller, ctx, io.ErrUnexpectedEOF)
+		return nil, silent(caller, ctx, wait, io.ErrUnexpectedEOF)
 	case len(data) > MaxAnswer:
 		return nil, fmt.Errorf("ask the agent: more than %d bytes", MaxAnswer)
 	}
@@ -222,19 +311,22 @@ func Status(ctx context.Context, root string) (*agent.Status, error) {
 	if err := wire.Decode(data, &a); err != nil {
 		return nil, fmt.Errorf("ask the agent: its answer is not understood (%w); is it of another version?", err)
 	}
-	if a.Error != "" || a.Status == nil {
+	switch {
+	case a.Error != "" && a.Code == "":
 		return nil, fmt.Errorf("ask the agent: it says %q; is it of another version?", a.Error)
+	case a.Error != "":
+		return &a, &Refused{a.Error, a.Code}
 	}
-	return a.Status, nil
+	return &a, nil
 }
 
 // silent is why a connection brought nothing; the caller's own end is none of the agent's.
-func silent(caller, ctx context.Context, err error) error {
+func silent(caller, ctx context.Context, wait time.Duration, err error) error {
 	switch {
 	case caller.Err() != nil:
 		return fmt.Errorf("ask the agent: no answer yet: %w", caller.Err())
 	case ctx.Err() != nil, errors.Is(err, syscall.EAGAIN): // the latter: its queue is full
-		return fmt.Errorf("%w within %s", ErrSilent, patience)
+		return fmt.Errorf("%w within %s", ErrSilent, wait)
 	}
 	return fmt.Errorf("%w: %w", ErrSilent, err)
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"os"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/muster-config/muster/agent"
 	"github.com/muster-config/muster/agent/control"
+	"github.com/muster-config/muster/distributor/manifest"
 	"github.com/muster-config/muster/distributor/report"
 )
 
@@ -43,7 +45,7 @@ func serve(t *testing.T, root string) (stop func()) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- s.Serve(ctx, status) }()
+	go func() { done <- s.Serve(ctx, &control.Fake{Says: status()}) }()
 	return func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -195,8 +197,47 @@ func TestSilentConnections(t *testing.T) {
 	}
 }
 
+// What a running agent is told to do: it gets all of the order, and what it says no to is the same error on this side.
+func TestOrders(t *testing.T) {
+	root := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(root, "tmp"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s, err := control.Listen(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fake := &control.Fake{Says: status()}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(ctx, fake) }()
+	order := agent.HoldOrder{By: "ana", Why: "INC-311", For: time.Hour}
+	a, err := control.Ask(t.Context(), root, control.Request{Op: control.OpHold, Hold: &order})
+	if err != nil || a.Hold == nil || a.Hold.Why != "INC-311" || fake.Order != order {
+		t.Errorf("hold: %+v, %v, %+v", a, err, fake.Order)
+	}
+	if a, err = control.Ask(t.Context(), root, control.Request{Op: control.OpHead}); err != nil || string(a.Head) != "head" {
+		t.Errorf("head: %+v, %v", a, err)
+	}
+	fake.Fails = fmt.Errorf("file: %w", manifest.ErrOrder)
+	a, err = control.Ask(t.Context(), root, control.Request{Op: control.OpApply, From: "/x", Hold: &order})
+	if !errors.Is(err, manifest.ErrOrder) || errors.Is(err, manifest.ErrSignature) || a == nil || a.Result == nil || a.Result.Host != "web-17" || fake.From != "/x" {
+		t.Errorf("apply: %+v, %v, %q", a, err, fake.From)
+	}
+	fake.Fails = agent.ErrNoHold
+	if _, err = control.Ask(t.Context(), root, control.Request{Op: control.OpUnhold}); !errors.Is(err, agent.ErrNoHold) {
+		t.Errorf("unhold: %v", err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
 func FuzzAnswer(f *testing.F) {
 	f.Add(`{"v":1,"op":"status"}`)
+	f.Add(`{"v":1,"op":"hold","hold":{"by":"ana","why":"x","for":60000000000}}`)
+	f.Add(`{"v":1,"op":"apply","from":"/x"}`)
 	f.Fuzz(func(t *testing.T, text string) {
 		here, there := net.Pipe()
 		go func() { there.Write([]byte(text + "\n")) }()
@@ -206,10 +247,10 @@ func FuzzAnswer(f *testing.F) {
 			done <- line
 			there.Close()
 		}()
-		control.AnswerTo(here, status)
+		control.AnswerTo(t.Context(), here, &control.Fake{Says: status()})
 		here.Close()
 		var a control.Answer
-		if line := <-done; json.Unmarshal(line, &a) != nil || a.V != 1 || (a.Error == "") == (a.Status == nil) {
+		if line := <-done; json.Unmarshal(line, &a) != nil || a.V != 1 || (a.Error == "") == (a.Status == nil && a.Hold == nil && a.Result == nil && a.Head == nil) {
 			t.Errorf("%q", line)
 		}
 	})

@@ -111,17 +111,17 @@ func (d Disk) CreateOwned(path string, mode fs.FileMode, owner Owner, src io.Rea
 }
 
 // write makes a new file and copies src into it. It is open, and not synced yet.
-func (d Disk) write(path string, mode fs.FileMode, owner Owner, src io.Reader) (_ *os.File, err error) {
+func (d Disk) write(path string, mode fs.FileMode, owner Owner, src io.Reader) (_ *File, err error) {
 	if err := d.trace(OpCreate, path); err != nil {
 		return nil, &fs.PathError{Op: "create", Path: path, Err: err}
 	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, mode.Perm())
+	f, err := Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, mode)
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			f.Close()
+			_ = f.Close()
 		}
 	}()
 	// The owner comes first: whoever it is, what he may do with the file is in the mode.
@@ -129,12 +129,12 @@ func (d Disk) write(path string, mode fs.FileMode, owner Owner, src io.Reader) (
 		if err := d.trace(OpChown, path); err != nil {
 			return nil, &fs.PathError{Op: "chown", Path: path, Err: err}
 		}
-		if err := f.Chown(owner.UID, owner.GID); err != nil {
+		if err := f.chown(owner); err != nil {
 			return nil, err
 		}
 	}
 	// The umask may have taken bits away. They come back while the file is still empty: no byte of it is ever readable by more than mode says.
-	if err := f.Chmod(mode.Perm()); err != nil {
+	if err := f.chmod(mode); err != nil {
 		return nil, err
 	}
 	if err := d.trace(OpWrite, path); err != nil {
@@ -156,11 +156,11 @@ func Copy(dst io.Writer, src io.Reader) (int64, error) {
 	return io.CopyBuffer(struct{ io.Writer }{dst}, struct{ io.Reader }{src}, *b)
 }
 
-func (d Disk) syncFile(f *os.File, path string) error {
+func (d Disk) syncFile(f *File, path string) error {
 	if err := d.trace(OpSync, path); err != nil {
 		return &fs.PathError{Op: "sync", Path: path, Err: err}
 	}
-	return f.Sync()
+	return f.sync()
 }
 
 // Batch creates many files, each as CreateOwned does, and fsyncs them after they have all been written. Every one of them is fsynced, as every one must be; but
@@ -168,7 +168,7 @@ func (d Disk) syncFile(f *os.File, path string) error {
 // commit as often as there are files.
 type Batch struct {
 	disk Disk
-	open []*os.File
+	open []*File
 }
 
 // maxBatch bounds the files that are open at a time.
@@ -211,7 +211,7 @@ func (b *Batch) Sync() error {
 // Close lets go of files that were not synced: those of a batch that failed.
 func (b *Batch) Close() {
 	for _, f := range b.open {
-		f.Close()
+		_ = f.Close()
 	}
 	b.open = nil
 }
@@ -251,19 +251,19 @@ func (d Disk) MkdirAll(path string, mode fs.FileMode) error {
 
 // SyncDir fsyncs a directory: the names in it are durable then.
 func (d Disk) SyncDir(path string) error {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY, 0)
+	f, err := Open(path, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	return d.syncOpen(f, path)
 }
 
-func (d Disk) syncOpen(f *os.File, path string) error {
+func (d Disk) syncOpen(f *File, path string) error {
 	if err := d.trace(OpSyncDir, path); err != nil {
 		return &fs.PathError{Op: "sync", Path: path, Err: err}
 	}
-	return f.Sync()
+	return f.sync()
 }
 
 // Symlink makes link point to target, in place of an earlier link, with no moment in which there is none. It never goes into a directory that the
@@ -314,15 +314,15 @@ func (d Disk) Remove(path string) error {
 // Rename moves from to to and fsyncs the directory of the new name. It is opened first, so that nothing but the fsync itself can fail after the rename.
 // The directory of the old name is not synced.
 func (d Disk) Rename(from, to string) error {
-	dst, err := os.OpenFile(filepath.Dir(to), os.O_RDONLY|unix.O_DIRECTORY, 0)
+	dst, err := Open(filepath.Dir(to), unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err
 	}
-	defer dst.Close()
+	defer func() { _ = dst.Close() }()
 	if err := d.trace(OpRename, to); err != nil {
 		return &os.LinkError{Op: "rename", Old: from, New: to, Err: err}
 	}
-	if err := os.Rename(from, to); err != nil {
+	if err := rename(from, to); err != nil {
 		return err
 	}
 	return d.syncOpen(dst, filepath.Dir(to))
@@ -333,7 +333,20 @@ func (d Disk) Move(from, to string) error {
 	if err := d.trace(OpRename, to); err != nil {
 		return &os.LinkError{Op: "rename", Old: from, New: to, Err: err}
 	}
-	return os.Rename(from, to)
+	return rename(from, to)
+}
+
+// rename is os.Rename without a look at what has the new name: the kernel says what may not be replaced.
+func rename(from, to string) error {
+	for {
+		err := unix.Rename(from, to)
+		switch {
+		case err == nil:
+			return nil
+		case !errors.Is(err, unix.EINTR):
+			return &os.LinkError{Op: "rename", Old: from, New: to, Err: err}
+		}
+	}
 }
 
 // RemoveAll removes a tree. It is not synced: what a crash brings back is swept at the next start.
@@ -341,7 +354,44 @@ func (d Disk) RemoveAll(path string) error {
 	if err := d.trace(OpRemove, path); err != nil {
 		return &fs.PathError{Op: "remove", Path: path, Err: err}
 	}
-	return os.RemoveAll(path)
+	if removeTree(path, 0) == nil {
+		return nil
+	}
+	return os.RemoveAll(path) // it has more patience, and says what is in the way
+}
+
+// maxDepth is deeper than the directories of a release go.
+const maxDepth = 64
+
+// removeTree is os.RemoveAll for a tree in which nobody else works, with half of the calls.
+func removeTree(path string, depth int) error {
+	var st unix.Stat_t
+	switch err := unix.Lstat(path, &st); {
+	case errors.Is(err, unix.ENOENT):
+		return nil
+	case err != nil:
+		return err
+	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
+		return unix.Unlink(path)
+	case depth == maxDepth:
+		return unix.ELOOP
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		name := filepath.Join(path, e.Name())
+		if e.IsDir() {
+			err = removeTree(name, depth+1)
+		} else {
+			err = unix.Unlink(name)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return unix.Rmdir(path)
 }
 
 // Sweep removes what a crash left unfinished in dir.

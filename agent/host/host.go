@@ -43,6 +43,7 @@ type Host struct {
 	client  *api.Client
 	log     *slog.Logger
 	metrics string
+	config  agent.Config
 }
 
 // Open takes a host's root into use and puts its agent together. It asks nobody and starts nothing.
@@ -58,7 +59,7 @@ func Open(ctx context.Context, cfg agent.Config, o Options) (*Host, error) {
 		return nil, err
 	}
 	h.root.Own(Owners(opts.Config))
-	h.metrics = opts.Config.Metrics
+	h.metrics, h.config = opts.Config.Metrics, opts.Config
 	if h.log = opts.Logger; h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)
 	}
@@ -81,7 +82,7 @@ func (h *Host) Run(ctx context.Context) error {
 		h.log.Error("muster-agent status will read from disk", "err", err)
 	} else {
 		wg.Go(func() {
-			if err := s.Serve(showing, h.Status); err != nil {
+			if err := s.Serve(showing, h); err != nil {
 				h.log.Error("muster-agent status will read from disk", "err", err)
 			}
 		})
@@ -110,7 +111,19 @@ func Status(ctx context.Context, cfg agent.Config) (*agent.Status, error) {
 	if err != nil {
 		return nil, err
 	}
-	return agent.SavedStatus(cfg, install.Documents(cfg.Root), in, content, drift, silence, time.Now())
+	return agent.SavedStatus(cfg, install.Documents(cfg.Root), in, content, drift, silence, time.Now(), probe.New().Now())
+}
+
+// Head is the newest verified head that a host has, as it came: its running agent's, or what is on disk; nil if there is none.
+func Head(ctx context.Context, cfg agent.Config) ([]byte, error) {
+	a, err := control.Ask(ctx, cfg.Root, control.Request{Op: control.OpHead})
+	if err == nil {
+		return a.Head, nil
+	}
+	if !errors.Is(err, control.ErrNoAgent) && !errors.Is(err, control.ErrSilent) {
+		return nil, err
+	}
+	return agent.SavedHead(cfg, install.Documents(cfg.Root), time.Now())
 }
 
 // Owners says whose the files of services are to be.

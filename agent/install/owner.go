@@ -7,7 +7,6 @@ import (
 	"os/user"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/muster-config/muster/agent"
 	"github.com/muster-config/muster/agent/durable"
@@ -114,11 +113,4 @@ func strangers(owners map[string]Ownership, found []file) []string {
 		}
 	}
 	return list
-}
-
-func ownerOf(info fs.FileInfo) durable.Owner {
-	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		return durable.Owner{UID: int(st.Uid), GID: int(st.Gid)}
-	}
-	return durable.Owner{UID: durable.Keep, GID: durable.Keep}
 }

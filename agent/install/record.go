@@ -8,7 +8,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -104,17 +103,19 @@ func (e *recordError) Error() string { return e.name + ": " + e.err.Error() }
 func (e *recordError) Unwrap() error { return e.err }
 
 func readRegular(path string, limit int64) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	f, err := durable.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err != nil {
+	st, err := f.Stat()
+	if err != nil {
 		return nil, err
-	} else if !info.Mode().IsRegular() {
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return nil, errors.New("not a regular file")
 	}
-	data, err := io.ReadAll(io.LimitReader(f, limit+1))
+	data, err := f.ReadAll(st.Size, limit)
 	if err == nil && int64(len(data)) > limit {
 		err = fmt.Errorf("larger than %d bytes", limit)
 	}
@@ -214,7 +215,7 @@ func entryOf(dir, path string, d fs.DirEntry) (file, error) {
 	if !d.Type().IsRegular() {
 		return odd, nil
 	}
-	f, err := os.OpenFile(filepath.Join(dir, path), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	f, err := durable.Open(filepath.Join(dir, path), unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ELOOP):
 		return odd, nil // it changes while we look: somebody else is at work here
@@ -222,19 +223,20 @@ func entryOf(dir, path string, d fs.DirEntry) (file, error) {
 		return odd, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
+	st, err := f.Stat()
 	if err != nil {
 		return odd, err
 	}
-	if !info.Mode().IsRegular() || info.Mode() != info.Mode().Perm() {
+	const special = unix.S_ISUID | unix.S_ISGID | unix.S_ISVTX
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Mode&special != 0 {
 		return odd, nil
 	}
-	h := sha256.New()
-	n, err := durable.Copy(h, f)
+	n, sum, err := f.Sum(st.Size)
 	if err != nil {
 		return odd, err
 	}
-	return file{bundle.Entry{Path: path, Mode: uint32(info.Mode().Perm()), Size: n, SHA256: hex.EncodeToString(h.Sum(nil))}, ownerOf(info)}, nil
+	owner := durable.Owner{UID: int(st.Uid), GID: int(st.Gid)}
+	return file{bundle.Entry{Path: path, Mode: uint32(st.Mode & 0o777), Size: n, SHA256: hex.EncodeToString(sum[:])}, owner}, nil //nolint:unconvert // smaller on other systems
 }
 
 // diff compares two sorted lists: paths that only b has, that differ, and that only a has.

@@ -37,6 +37,8 @@ type Root struct {
 	lock *os.File
 
 	owners map[string]Ownership
+	untidy bool       // something unfinished may lie in tmp
+	known  remembered // what Current read last
 }
 
 // Open takes the directory into use: makes what is missing, checks what may be wrong with it, and keeps other agents out until Close.
@@ -178,21 +180,17 @@ func (r *Root) target() (string, error) { return currentTarget(r.path) }
 
 func currentTarget(root string) (string, error) {
 	link := filepath.Join(root, linkCurrent)
-	info, err := os.Lstat(link)
+	to, err := os.Readlink(link)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return "", nil
-	case err != nil:
-		return "", fmt.Errorf("read %s: %w", link, err)
-	case info.Mode()&fs.ModeSymlink == 0:
+	case errors.Is(err, unix.EINVAL): // no link
 		what := "a file"
-		if info.IsDir() {
+		if info, err := os.Lstat(link); err == nil && info.IsDir() {
 			what = "a directory"
 		}
 		return "", fmt.Errorf("%s is %s, not the agent's link; move it away, then start the agent again", link, what)
-	}
-	to, err := os.Readlink(link)
-	if err != nil {
+	case err != nil:
 		return "", fmt.Errorf("read %s: %w", link, err)
 	}
 	if _, err := os.Stat(link); errors.Is(err, fs.ErrNotExist) {
@@ -226,7 +224,9 @@ func (r *Root) SaveUnsynced(name string, data []byte) error {
 	return r.disk.WriteFileUnsynced(r.join(name), 0o600, data)
 }
 
+// sweepTmp removes what is unfinished. Nobody else works there.
 func (r *Root) sweepTmp() error {
+	r.untidy = true
 	entries, err := os.ReadDir(r.join(dirTmp))
 	if err != nil {
 		return err
@@ -236,5 +236,6 @@ func (r *Root) sweepTmp() error {
 			return err
 		}
 	}
+	r.untidy = false
 	return nil
 }

@@ -51,15 +51,16 @@ func (r *Root) find(ctx context.Context, want manifest.Resolution) (none agent.I
 	if err != nil {
 		return none, nil, fmt.Errorf("read releases: %w", err)
 	}
+	base := baseName(want.Epoch(), want.Content)
+	list = slices.DeleteFunc(list, func(d fs.DirEntry) bool { return !isNameOf(d.Name(), base) })
+	if len(list) == 0 {
+		return none, nil, nil
+	}
 	current, err := r.target()
 	if err != nil {
 		return none, nil, err
 	}
-	base := baseName(want.Epoch(), want.Content)
 	for _, d := range list {
-		if !isNameOf(d.Name(), base) {
-			continue
-		}
 		dir := r.join(dirReleases, d.Name())
 		in, _, drift, err := check(ctx, dir, r.owners)
 		if err == nil && len(drift) == 0 && in.Content == want.Content && in.Override == want.Override && in.Repo == want.Statement.Repo &&
@@ -83,8 +84,10 @@ func (r *Root) find(ctx context.Context, want manifest.Resolution) (none agent.I
 
 // build fetches, verifies and unpacks a release, and moves it to its place. On an error nothing of it stays.
 func (r *Root) build(ctx context.Context, want manifest.Resolution, open func(ctx context.Context) (io.ReadCloser, error)) (none agent.Installed, _ []bundle.Entry, err error) {
-	if err := r.sweepTmp(); err != nil {
-		return none, nil, fmt.Errorf("clean up: %w", err)
+	if r.untidy {
+		if err := r.sweepTmp(); err != nil {
+			return none, nil, fmt.Errorf("clean up: %w", err)
+		}
 	}
 	archive, err := r.fetch(ctx, want, open)
 	if err != nil {
@@ -96,9 +99,12 @@ func (r *Root) build(ctx context.Context, want manifest.Resolution, open func(ct
 		return none, nil, fmt.Errorf("verify release %d: %w", want.Epoch(), err)
 	}
 	tree := r.join(dirTmp, durable.TempName())
+	tidy := !r.untidy // fetch may have left something
+	r.untidy = true
 	defer func() {
 		if err == nil {
-			return // it has moved to its place
+			r.untidy = !tidy // it has moved to its place
+			return
 		}
 		if rerr := r.disk.RemoveAll(tree); rerr != nil {
 			err = fmt.Errorf("%w; clean up: %w", err, rerr)
@@ -108,7 +114,7 @@ func (r *Root) build(ctx context.Context, want manifest.Resolution, open func(ct
 		Repo: want.Statement.Repo, Cohort: want.Statement.Cohort, Epoch: want.Epoch(), Commit: want.Statement.Commit, Content: plan.Content,
 		Override: want.Override, Services: plan.Index.Services,
 	}
-	if err := r.unpack(ctx, archive, plan, tree, rec); err != nil {
+	if err := r.unpack(ctx, plan, tree, rec); err != nil {
 		return none, nil, fmt.Errorf("unpack release %d: %w", want.Epoch(), err)
 	}
 	name, err := r.freeName(baseName(want.Epoch(), want.Content))
@@ -121,6 +127,7 @@ func (r *Root) build(ctx context.Context, want manifest.Resolution, open func(ct
 	if err := r.disk.Move(tree, dir); err != nil {
 		return none, nil, fmt.Errorf("move release %d into place: %w", want.Epoch(), err)
 	}
+	r.remember(dir, rec)
 	return rec.installed(dir), plan.Entries, nil
 }
 
@@ -156,12 +163,14 @@ func (r *Root) fetch(ctx context.Context, want manifest.Resolution, open func(ct
 		return inMemory{bytes.NewReader(buf.Bytes())}, nil
 	}
 	path := r.join(dirTmp, durable.TempName())
+	r.untidy = true
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	// Its name is needed no longer: whatever happens, nothing of it stays.
 	if err = r.disk.RemoveAll(path); err == nil {
+		r.untidy = false
 		var n int64
 		n, err = io.Copy(io.MultiWriter(f, sum), src)
 		err = asSigned(want, n, sum, err)
@@ -197,11 +206,15 @@ func mismatch(format string, args ...any) error {
 }
 
 // verify checks the whole archive against what was signed before one file is written.
-func verify(archive io.ReadSeeker, want manifest.Resolution) (*bundle.Plan, error) {
+func verify(archive io.ReadSeeker, want manifest.Resolution) (*verified, error) {
 	if _, err := archive.Seek(0, io.SeekStart); err != nil {
 		return nil, err
 	}
-	plan, err := bundle.Scan(archive)
+	most := int64(0)
+	if want.Bundle.TarSize <= maxInMemory {
+		most = maxInMemory
+	}
+	plan, data, err := bundle.ScanKeeping(archive, most)
 	if err != nil {
 		return nil, err
 	}
@@ -221,14 +234,34 @@ func verify(archive io.ReadSeeker, want manifest.Resolution) (*bundle.Plan, erro
 			return nil, mismatch("the bundle %s has another %s (%s) than was signed (%s)", want.Bundle.Object, c.what, c.got, c.want)
 		}
 	}
-	return plan, nil
+	return &verified{plan, data, archive}, nil
+}
+
+// verified is a bundle that is what was signed.
+type verified struct {
+	*bundle.Plan
+	data    [][]byte // of its files, if they are few and small
+	archive io.ReadSeeker
+}
+
+// each calls put for each file in order.
+func (v *verified) each(put func(e bundle.Entry, data io.Reader) error) error {
+	if len(v.data) == len(v.Entries) {
+		for i, e := range v.Entries {
+			if err := put(e, bytes.NewReader(v.data[i])); err != nil {
+				return fmt.Errorf("unpack %q: %w", e.Path, err)
+			}
+		}
+		return nil
+	}
+	if _, err := v.archive.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	return bundle.Extract(v.archive, v.Plan, put)
 }
 
 // unpack writes the tree, every file and directory fsynced, under a directory that nobody else can reach until it is finished.
-func (r *Root) unpack(ctx context.Context, archive io.ReadSeeker, plan *bundle.Plan, tree string, rec record) error {
-	if _, err := archive.Seek(0, io.SeekStart); err != nil {
-		return err
-	}
+func (r *Root) unpack(ctx context.Context, plan *verified, tree string, rec record) error {
 	if err := r.disk.Mkdir(tree, 0o755); err != nil {
 		return err
 	}
@@ -252,7 +285,7 @@ func (r *Root) unpack(ctx context.Context, archive io.ReadSeeker, plan *bundle.P
 	}
 	files := r.disk.Batch()
 	defer files.Close()
-	err = bundle.Extract(archive, plan, func(e bundle.Entry, data io.Reader) error {
+	err = plan.each(func(e bundle.Entry, data io.Reader) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}

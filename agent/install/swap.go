@@ -3,9 +3,12 @@ package install
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/muster-config/muster/agent"
 	"github.com/muster-config/muster/agent/durable"
@@ -18,12 +21,56 @@ func (r *Root) Current(context.Context) (*agent.Installed, error) {
 		return nil, err
 	}
 	dir := r.join(dirReleases, name)
-	rec, _, err := readRecord(dir)
-	if err != nil {
-		return &agent.Installed{Dir: dir}, nil
+	rec, ok := r.recalled(dir)
+	if !ok {
+		if rec, _, err = readRecord(dir); err != nil {
+			return &agent.Installed{Dir: dir}, nil
+		}
+		r.remember(dir, rec)
 	}
 	in := rec.installed(dir)
+	in.Services = maps.Clone(in.Services)
 	return &in, nil
+}
+
+// remembered is a record, and what its two files were when it was read or written. It spares Current the reading while they are the same. Whether the files
+// hold what they should is never answered by it: Verify reads all.
+type remembered struct {
+	dir   string
+	rec   record
+	files [2]stamp
+}
+
+// stamp changes when a file is written or replaced by another.
+type stamp struct {
+	dev, ino     uint64
+	size         int64
+	mtime, ctime int64
+}
+
+func stamps(dir string) (s [2]stamp, ok bool) {
+	for i, name := range []string{nameRecord, nameFiles} {
+		var st unix.Stat_t
+		if unix.Lstat(filepath.Join(dir, name), &st) != nil {
+			return s, false
+		}
+		s[i] = stamp{uint64(st.Dev), st.Ino, st.Size, st.Mtim.Nano(), st.Ctim.Nano()} //nolint:unconvert // signed on other systems
+	}
+	return s, true
+}
+
+func (r *Root) remember(dir string, rec record) {
+	if s, ok := stamps(dir); ok {
+		r.known = remembered{dir, rec, s}
+	}
+}
+
+func (r *Root) recalled(dir string) (record, bool) {
+	if r.known.dir != dir {
+		return record{}, false
+	}
+	s, ok := stamps(dir)
+	return r.known.rec, ok && s == r.known.files
 }
 
 // Verify implements agent.Installer.
@@ -56,7 +103,7 @@ func (r *Root) point(dir string) error {
 	if _, err := os.Stat(filepath.Join(dir, nameRecord)); err != nil {
 		return fmt.Errorf("swap: %w", err)
 	}
-	// What is there now must be the agent's own link, or nothing: a directory that somebody put there is never replaced.
+	// What is there now must be the agent's own link, or nothing: what somebody put there is never replaced.
 	if _, err := r.target(); err != nil {
 		return err
 	}
@@ -98,8 +145,14 @@ func (r *Root) Sweep(_ context.Context, keep ...string) error {
 // it may be there again, in part even, and is taken for a release only if all of it is there (find), or swept once more.
 func (r *Root) discard(name string) error {
 	gone := r.join(dirTmp, durable.TempName())
+	tidy := !r.untidy
+	r.untidy = true
 	if err := r.disk.Move(r.join(dirReleases, name), gone); err != nil {
 		return err
 	}
-	return r.disk.RemoveAll(gone)
+	if err := r.disk.RemoveAll(gone); err != nil {
+		return err
+	}
+	r.untidy = !tidy
+	return nil
 }

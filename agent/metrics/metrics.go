@@ -77,6 +77,12 @@ func Write(s *agent.Status) []byte {
 	family("muster_host_epoch", "Epoch that is installed; 0 if none.", one(float64(s.Running)))
 	family("muster_host_desired_epoch", "Epoch that the newest believed head assigns; 0 if none.", one(float64(s.Desired)))
 	family("muster_host_confirmed", "1 if every service confirms what is assigned.", one(truth(s.Confirmed)))
+	held, ends := 0.0, 0.0
+	if s.Held != nil {
+		held, ends = 1, seconds(s.Held.Until)
+	}
+	family("muster_host_held", "1 if somebody on the host holds it as it is.", one(held))
+	family("muster_host_hold_ends_timestamp_seconds", "When that ends; 0 if it is not held.", one(ends))
 	family("muster_host_stale", "1 if the newest believed head is past its time.", one(truth(s.Stale)))
 	family("muster_host_drifted_paths", "Installed files that differ from their release.", one(float64(s.Drifted)))
 	family("muster_host_owed_reloads", "Services whose reload has not run yet.", one(float64(len(s.Owed))))

@@ -3,6 +3,7 @@
 package probe
 
 import (
+	"net"
 	"net/http"
 	"time"
 )
@@ -30,8 +31,11 @@ type Prober struct {
 func New() *Prober {
 	return &Prober{client: &http.Client{
 		// No proxy: the question is meant for a process of this host. No kept connections: an idle agent holds none, and one that was open before a reload may
-		// lead to the worker that was before it.
-		Transport: &http.Transport{Proxy: nil, DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10},
+		// lead to the worker that was before it. So a connection carries one small answer: it needs neither large buffers nor signs of life.
+		Transport: &http.Transport{
+			Proxy: nil, DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10, ReadBufferSize: 1 << 10, WriteBufferSize: 1 << 10,
+			DialContext: (&net.Dialer{KeepAlive: -1}).DialContext,
+		},
 		// An answer that points elsewhere is not the process's own statement.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		Timeout:       AskLimit,

@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -39,12 +40,18 @@ func now(tick time.Duration) Moment {
 		m.Mono += us // systemd's stamps are exact; who waits for the tick is past it all the same
 	}
 	// Without a boot id (no /proc) every moment is of one boot; better than to confirm a process that is older.
-	m.Boot = "unknown"
-	if id, err := os.ReadFile("/proc/sys/kernel/random/boot_id"); err == nil {
-		m.Boot = strings.TrimSpace(string(id))
-	}
+	m.Boot = boot()
 	return m
 }
+
+// boot does not change while this process lives.
+var boot = sync.OnceValue(func() string {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(id))
+})
 
 // Until is how long m is still ahead, a tick at most.
 func (m Moment) Until() time.Duration {

@@ -48,7 +48,7 @@ func command(stdout, stderr io.Writer) *cobra.Command {
 		return cli.Fail(cli.Usage, fmt.Sprintf("run `%s --help`", cmd.CommandPath()), "%w", err)
 	})
 	root.PersistentFlags().StringVar(&a.config, "config", "/etc/muster/agent.yaml", "the host's configuration file")
-	root.AddCommand(a.runCmd(), a.onceCmd(), a.statusCmd(), a.verifyCmd())
+	root.AddCommand(a.runCmd(), a.onceCmd(), a.statusCmd(), a.verifyCmd(), a.holdCmd(), a.unholdCmd(), a.applyCmd())
 	for _, c := range root.Commands() {
 		c.Args = cli.NoArgs
 	}

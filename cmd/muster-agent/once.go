@@ -98,9 +98,13 @@ func (a *app) say(r agent.OnceResult) {
 	default:
 		fmt.Fprintf(a.out, "%s: epoch %d, nothing changed\n", r.Host, r.Running)
 	}
+	if r.Override != "" {
+		fmt.Fprintf(a.out, "%s: under override %s\n", r.Host, cli.Printable(r.Override))
+	}
 	if r.Confirmed {
 		fmt.Fprintf(a.out, "%s: confirmed, grade %s\n", r.Host, r.Grade)
 	}
+	a.sayHeld(r)
 	for _, w := range r.Waiting {
 		fmt.Fprintf(a.out, "%s: %s: %s: %s\n", r.Host, w.Service, w.State, w.Reason)
 	}
@@ -141,6 +145,8 @@ func outcome(r agent.OnceResult, err error, onlyInstall bool) error {
 		return cli.Fail(cli.Unreachable, "check sources: in the configuration and the network; the host keeps what it has", "no source was reached; %w", first)
 	}
 	switch {
+	case onlyInstall && r.Held != nil && r.Running != 0: // the service starts with what somebody wants to stay there
+		return nil
 	case onlyInstall && r.Installed && err != nil: // a link, say: the service would start with somebody else's file
 		return cli.Fail(cli.No, cli.HintOf(err), "epoch %d is installed, and %w", r.Desired, err)
 	case onlyInstall && r.Installed, r.Confirmed:

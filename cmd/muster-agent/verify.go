@@ -2,9 +2,11 @@ package main
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/muster-config/muster/agent"
 	"github.com/muster-config/muster/agent/host"
 	"github.com/muster-config/muster/agent/install"
 	"github.com/muster-config/muster/cmd/internal/cli"
@@ -74,7 +76,11 @@ mounts that keep showing an old release: mount root as a whole, not a file of it
 						fmt.Fprintf(a.out, "link: %s\n", cli.Printable(l))
 					}
 				}
-				return cli.Fail(cli.No, "a running agent puts it right at its next sync; where none runs, `muster-agent once` does it", "%s under %s", cli.Count(len(drift)+len(v.Links), "path")+" not as released", in.Dir)
+				hint := "a running agent puts it right at its next sync; where none runs, `muster-agent once` does it"
+				if s, err := host.Status(cmd.Context(), cfg); err == nil && s.Held != nil && s.Code == agent.CodeHeld {
+					hint = "held: it is repaired when the hold ends, at " + s.Held.Until.UTC().Format(time.RFC3339) + ", or with `muster-agent unhold`"
+				}
+				return cli.Fail(cli.No, hint, "%s under %s", cli.Count(len(drift)+len(v.Links), "path")+" not as released", in.Dir)
 			}
 			return nil
 		},

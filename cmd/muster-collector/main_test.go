@@ -75,6 +75,7 @@ func collect(t *testing.T, args ...string) (cmd *exec.Cmd, line string, out *buf
 	if err != nil {
 		t.Fatal(err)
 	}
+	withUs(cmd)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

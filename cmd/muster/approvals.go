@@ -18,6 +18,7 @@ import (
 
 const (
 	attributing = 10 * time.Second // for what a release merely mentions
+	lag         = time.Minute      // that GitHub may take to note by which pull request a commit came
 	maxBetween  = 50               // commits between two releases that approvals are asked for
 )
 
@@ -65,26 +66,49 @@ func (a *attribution) around(build distributor.BuildFunc) distributor.BuildFunc 
 func (a *attribution) mention(ctx context.Context, b *distributor.Build, known map[string]*forge.Attribution) {
 	short, cancel := context.WithTimeout(ctx, attributing)
 	defer cancel()
-	at, err := a.of(forge.Hurry(short), b.Commit.ID, known)
+	at, err := a.of(forge.Hurry(short), b, b.Commit.ID, known, false)
 	if err != nil {
 		if ctx.Err() == nil {
 			a.warn("the release does not say how its commit came to the branch: " + forgeNote(err))
 		}
 		return
 	}
-	b.Commit.PullRequest, b.Commit.Approvers = at.Number, at.Approvers
+	attribute(b, at)
 }
 
-func (a *attribution) of(ctx context.Context, commit string, known map[string]*forge.Attribution) (*forge.Attribution, error) {
+// attribute puts how a commit came to the branch into its release.
+func attribute(b *distributor.Build, at *forge.Attribution) {
+	b.Commit.PullRequest, b.Commit.Proposer, b.Commit.Approvers, b.Commit.Signer = at.Number, at.Author, at.Approvers, at.Signer
+}
+
+// of is how a commit came to the branch. Right after a merge GitHub may not have noted it yet, and names no pull request: that is asked again until the commit is a minute old, so that
+// no approved merge is refused for being read early. What is merely mentioned waits for what GitHub made itself, and only while ctx has time.
+// https://github.com/Songmu/tagpr/pull/333 met it thirteen seconds after a merge.
+func (a *attribution) of(ctx context.Context, b *distributor.Build, commit string, known map[string]*forge.Attribution, demanded bool) (*forge.Attribution, error) {
 	if at := known[commit]; at != nil {
 		return at, nil
 	}
-	at, err := a.forge.Attribution(ctx, commit, a.branch)
-	if err != nil {
-		return nil, err
+	waited := time.Duration(0)
+	for pause := time.Second; ; pause = min(2*pause, 15*time.Second) {
+		at, err := a.forge.Attribution(ctx, commit, a.branch)
+		if err != nil {
+			return nil, err
+		}
+		end, bound := ctx.Deadline()
+		early := at.Number == 0 && (demanded || at.Made) && time.Since(b.Commit.Committer.At) < lag && waited < lag
+		if !early || bound && !demanded && time.Until(end) < 2*pause {
+			known[commit] = at
+			return at, nil
+		}
+		waited += pause
+		t := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return nil, ctx.Err()
+		case <-t.C:
+		}
 	}
-	known[commit] = at
-	return at, nil
 }
 
 // demand checks every commit since the last release. What cannot be found out now is no refusal: it is tried again.
@@ -94,12 +118,12 @@ func (a *attribution) demand(ctx context.Context, in distributor.BuildInput, b *
 		return err
 	}
 	for _, commit := range since {
-		at, err := a.of(ctx, commit, known)
+		at, err := a.of(ctx, b, commit, known, true)
 		if err != nil {
 			return fmt.Errorf("cohort %s takes only approved commits, and who approved commit %s cannot be found out: %w", asked[0].cohort, cli.Short(commit), err)
 		}
 		if commit == b.Commit.ID {
-			b.Commit.PullRequest, b.Commit.Approvers = at.Number, at.Approvers
+			attribute(b, at)
 		}
 		for _, d := range asked {
 			why, err := a.lacks(ctx, d, at)
@@ -140,19 +164,23 @@ func (a *attribution) lacks(ctx context.Context, d demand, at *forge.Attribution
 	if len(d.owners) == 0 {
 		return "", nil
 	}
+	var unknown error
 	for _, who := range at.Approvers {
 		for _, owner := range d.owners {
 			in := strings.EqualFold(owner, who)
 			if strings.Contains(owner, "/") {
 				var err error
 				if in, err = a.forge.Member(ctx, owner, who); err != nil {
-					return "", err
+					unknown = err // another owner may have approved it
 				}
 			}
 			if in {
 				return "", nil
 			}
 		}
+	}
+	if unknown != nil {
+		return "", unknown
 	}
 	return "is not approved by an owner: " + cli.Names(d.owners, 5), nil
 }

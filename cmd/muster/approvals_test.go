@@ -84,10 +84,9 @@ func TestB117Limited(t *testing.T) {
 		return &forgetest.Reply{Status: 429, Header: map[string]string{"Retry-After": "5"}}
 	}
 	w.Forget()
-	begin := time.Now()
-	w.published(0, "epoch 2", "the release does not say how its commit came to the branch")
-	if d := time.Since(begin); len(w.Calls()) != 1 || d > 5*time.Second {
-		t.Errorf("%d requests in %s", len(w.Calls()), d)
+	w.published(0, "epoch 2", "the release does not say how its commit came to the branch", "1 request to GitHub\n") // not sent again, and nothing waited for
+	if len(w.Calls()) != 1 {
+		t.Errorf("%d requests", len(w.Calls()))
 	}
 }
 
@@ -114,6 +113,65 @@ func TestB117Publish(t *testing.T) {
 			t.Errorf("%v after %s, %q", err, time.Since(begin), warned)
 		}
 	})
+}
+
+// late is a forge that notes after some time by which pull request a commit came.
+type late struct {
+	at    time.Time
+	made  bool
+	calls int
+}
+
+func (l *late) Attribution(context.Context, string, string) (*forge.Attribution, error) {
+	if l.calls++; time.Now().Before(l.at) {
+		return &forge.Attribution{Made: l.made}, nil
+	}
+	return &forge.Attribution{Number: 17, Author: "ana", Approvers: []string{"ben"}, Made: l.made}, nil
+}
+func (*late) Member(context.Context, string, string) (bool, error) { return false, nil }
+
+// An approved merge that GitHub has not noted yet is not refused: it is asked about again, until the commit is a minute old. A release that only mentions it waits a few seconds, and
+// only for what GitHub made.
+func TestMergeNotNotedYet(t *testing.T) {
+	approved := manifest.Policy{Cohorts: map[string]manifest.CohortPolicy{"prod": {RequireApprovals: 1}}}
+	for _, tt := range []struct {
+		name         string
+		policy       manifest.Policy
+		age, lag     time.Duration
+		made         bool
+		number       int
+		refused      bool
+		waited, most time.Duration
+		calls        int
+	}{
+		{"noted", approved, 0, 0, true, 17, false, 0, 0, 1},
+		{"noted after 13 seconds", approved, time.Second, 13 * time.Second, true, 17, false, 13 * time.Second, 20 * time.Second, 5},
+		{"rebased, noted after 13 seconds", approved, time.Second, 13 * time.Second, false, 17, false, 13 * time.Second, 20 * time.Second, 5},
+		{"pushed", approved, time.Second, time.Hour, false, 0, true, 50 * time.Second, 70 * time.Second, 8},
+		{"pushed with a date to come", approved, -time.Hour, time.Hour, false, 0, true, 50 * time.Second, 80 * time.Second, 8},
+		{"pushed an hour ago", approved, time.Hour, 2 * time.Hour, false, 0, true, 0, 0, 1},
+		{"mentioned, after 3 seconds", manifest.Policy{}, time.Second, 3 * time.Second, true, 17, false, 3 * time.Second, 3 * time.Second, 3},
+		{"mentioned, too late", manifest.Policy{}, time.Second, time.Hour, true, 0, false, 3 * time.Second, attributing, 4},
+		{"mentioned, pushed", manifest.Policy{}, time.Second, time.Hour, false, 0, false, 0, 0, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				begin := time.Now()
+				l := &late{at: begin.Add(tt.lag), made: tt.made}
+				a := &attribution{forge: l, warn: func(s string) { t.Error(s) }}
+				build := a.around(func(context.Context, distributor.BuildInput) (*distributor.Build, error) {
+					return &distributor.Build{Commit: distributor.Commit{ID: strings.Repeat("1", 40), Committer: manifest.Person{At: begin.Add(-tt.age)}}, Policy: tt.policy, Cohorts: map[string]distributor.CohortBuild{"prod": {}}}, nil
+				})
+				b, err := build(t.Context(), distributor.BuildInput{Epoch: 1})
+				if errors.Is(err, distributor.ErrRefused) != tt.refused || !tt.refused && (err != nil || b.Commit.PullRequest != tt.number) {
+					t.Errorf("%v %+v", err, b)
+				}
+				if d := time.Since(begin); d < tt.waited || d > tt.most || l.calls > tt.calls {
+					t.Errorf("waited %s, asked %d times", d, l.calls)
+				}
+			})
+		})
+	}
 }
 
 // approvalWorld publishes commits of a repository to a store, and asks a GitHub.
@@ -172,7 +230,9 @@ func (w *approvalWorld) merged(n int, files map[string]string, approvers ...stri
 // newestRelease is the release as `show` prints it.
 func (w *approvalWorld) newestRelease(epoch string) (r struct {
 	PullRequest int      `json:"pull_request"`
+	Proposer    string   `json:"proposer"`
 	Approvers   []string `json:"approvers"`
+	Signer      string   `json:"signer"`
 }) {
 	w.Helper()
 	var out, errOut strings.Builder
@@ -192,15 +252,18 @@ func web(n int) map[string]string {
 
 func TestApprovals(t *testing.T) {
 	w := newApprovals(t, ", require_approvals: 2, owners: [\"acme/payments\"]")
-	if r := w.newestRelease("1"); r.PullRequest != 1 || cmp.Diff([]string{"ben", "eve"}, r.Approvers) != "" {
+	if r := w.newestRelease("1"); r.PullRequest != 1 || r.Proposer != "ana" || r.Signer != "web-flow (verified by 127.0.0.1)" || cmp.Diff([]string{"ben", "eve"}, r.Approvers) != "" {
 		t.Errorf("%+v", r)
 	}
-	// A cohort that asks for nothing takes anything.
-	w.commit("direct", map[string]string{"services/tool/base.yaml": "x: 2\n"})
+	// A cohort that asks for nothing takes anything, and a signature that nobody verified is nobody's.
+	w.Make(w.commit("direct", map[string]string{"services/tool/base.yaml": "x: 2\n"}), forgetest.Made{By: "ana", Reason: "unknown_key"})
 	w.published(0, "epoch 2")
+	if r := w.newestRelease("2"); r.PullRequest != 0 || r.Signer != "" {
+		t.Errorf("%+v", r)
+	}
 
 	direct := w.commit("direct", web(5))
-	w.published(1, "cohort prod changes, and this commit came without a pull request")
+	w.published(1, "cohort prod changes, and this commit came without a pull request", "muster: note: 3 requests to GitHub") // whose, by whom, and the refusal
 	index, err := os.ReadFile(filepath.Join(strings.TrimPrefix(w.store, "file://"), "commits", direct+".json"))
 	if err != nil || !strings.Contains(string(index), "came without a pull request") {
 		t.Errorf("%s %v", index, err)

@@ -48,11 +48,20 @@ func (a *app) build(ctx context.Context, e evaluation, opts pipeline.Options) (*
 		return nil, err
 	}
 	defer repo.Close()
-	t, err := tree(repo, e.rev)
+	opts.Cache = a.cache(e)
+	t, err := a.read(repo, e.rev, opts)
 	if err != nil {
 		return nil, err
 	}
-	return a.evaluate(ctx, t, e, opts)
+	return pipeline.Build(ctx, t, opts)
+}
+
+// read is tree for one build; of the files on disk only what changed, where that is enough.
+func (a *app) read(repo *source.Repo, rev string, opts pipeline.Options) (source.Tree, error) {
+	if rev == "" && opts.Verdict {
+		return repo.WorkTreeSeen(opts.Cache.Dir())
+	}
+	return tree(repo, rev)
 }
 
 // evaluate builds a tree, from the cache where that has it.

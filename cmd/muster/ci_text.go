@@ -2,7 +2,11 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"os"
 	"strings"
+
+	"github.com/spf13/cobra"
 
 	"github.com/muster-config/muster/cmd/internal/cli"
 	"github.com/muster-config/muster/cue/eval"
@@ -77,6 +81,16 @@ func (j *judged) annotations() []forge.Annotation {
 	return out
 }
 
+// printAnnotations writes all problems as workflow commands, which GitHub shows beside the lines of a pull request's diff: ten of a kind, and all in the log.
+func printAnnotations(w io.Writer, problems []eval.Problem) error {
+	for _, p := range problems {
+		if err := forge.WriteAnnotation(w, annotation(p)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func annotation(p eval.Problem) forge.Annotation {
 	a := forge.Annotation{Level: map[eval.Severity]forge.Level{eval.SeverityError: forge.LevelError, eval.SeverityWarning: forge.LevelWarning, eval.SeverityNotice: forge.LevelNotice}[p.Severity]}
 	var at eval.Pos
@@ -98,10 +112,9 @@ func annotation(p eval.Problem) forge.Annotation {
 	for _, more := range p.SetAt[min(1, len(p.SetAt)):] {
 		a.Message += "\nset at " + cli.Printable(more.String())
 	}
+	// Also where the annotation stands there itself: it says that nothing is set, and that this line is the schema's.
 	for _, more := range p.SchemaAt {
-		if more != at {
-			a.Message += "\nschema at " + cli.Printable(more.String())
-		}
+		a.Message += "\nschema at " + cli.Printable(more.String())
 	}
 	return a
 }
@@ -131,6 +144,24 @@ func markdownLine(s string) string {
 		}
 	}
 	return b.String()
+}
+
+// quiet lets nothing that a command prints be a command of the workflow's runner, which listens to all that its steps print. `ci github` looks after itself, and what goes to a
+// file or is JSON is data.
+func (a *app) quiet(cmd *cobra.Command) {
+	if os.Getenv("GITHUB_ACTIONS") != "true" || cmd.HasParent() && cmd.Parent().Name() == "ci" {
+		return
+	}
+	a.errOut = forge.Mute(a.errOut)
+	if f, ok := a.out.(*os.File); ok {
+		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
+			return
+		}
+	}
+	format := cmd.Flags().Lookup("format")
+	if !a.json && (format == nil || format.Value.String() != "json") {
+		a.out = forge.Mute(a.out)
+	}
 }
 
 // harmless is an error that a workflow's runner takes for no command, whatever names of files it holds.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -83,9 +84,13 @@ func (c *ci) onGitHub(ctx context.Context, client *forge.Client, j *judged) (che
 	if err != nil {
 		c.wrote("the check", j, err)
 	} else {
-		fmt.Fprintf(c.out, "check: %s\n", cli.Printable(url))
+		fmt.Fprintf(forge.Mute(c.out), "check: %s\n", cli.Printable(url))
 	}
 	if j.event.Pull == 0 || ctx.Err() != nil {
+		return checked
+	}
+	if errors.Is(err, forge.ErrUnreachable) || errors.Is(err, forge.ErrLimited) {
+		c.note("the comment is not on GitHub either: it was not tried") // it would wait as long again, for nothing
 		return checked
 	}
 	now, err := client.Pull(ctx, j.event.Pull)
@@ -95,7 +100,7 @@ func (c *ci) onGitHub(ctx context.Context, client *forge.Client, j *judged) (che
 	}
 	if err == nil {
 		if url, err = client.Comment(ctx, forge.Sticky{Pull: j.event.Pull, Kind: "plan", Body: j.comment()}); err == nil {
-			fmt.Fprintf(c.out, "comment: %s\n", cli.Printable(url))
+			fmt.Fprintf(forge.Mute(c.out), "comment: %s\n", cli.Printable(url))
 		}
 	}
 	if err != nil {
@@ -107,7 +112,7 @@ func (c *ci) onGitHub(ctx context.Context, client *forge.Client, j *judged) (che
 // wrote says why something is not on GitHub.
 func (c *ci) wrote(what string, j *judged, err error) {
 	why := forgeNote(err)
-	if j.event.Fork {
+	if j.event.Fork && (errors.Is(err, forge.ErrDenied) || errors.Is(err, forge.ErrNotFound)) {
 		why = "the workflow of a fork's pull request may only read (" + cli.Printable(err.Error()) + ")"
 	}
 	c.note("%s is not on GitHub: %s", what, why)

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -43,6 +44,7 @@ type site struct {
 	bin, dir, bare, work string
 	remote, collector    string
 	out                  map[string]*loud
+	down                 atomic.Bool // GitHub answers nobody
 }
 
 func newSite(t *testing.T, fleet string, hosts ...string) *site {
@@ -54,13 +56,19 @@ func newSite(t *testing.T, fleet string, hosts ...string) *site {
 	s.bare, s.work = filepath.Join(s.dir, "srv", "config.git"), filepath.Join(s.dir, "work")
 	s.Allow(ciToken, forgetest.Token{Login: "muster[bot]", Installation: true, May: forgetest.All()})
 	s.Git = s.bare
+	s.Before = func(forgetest.Call) *forgetest.Reply {
+		if s.down.Load() {
+			return &forgetest.Reply{Status: 503}
+		}
+		return nil
+	}
 	s.git(s.dir, "init", "-q", "--bare", "-b", "main", s.bare)
 	s.git(s.dir, "clone", "-q", s.bare, s.work)
 	s.git(s.work, "checkout", "-q", "-b", "main")
 	s.write("fleet/fleet.cue", fleet)
 	s.write("services/web/base.yaml", "workers: 4\n")
 	s.write("services/web/web.cue", "package web\n\nconfirm: \"disk\"\n")
-	s.push("first configuration", "main")
+	s.Make(s.push("first configuration", "main"), forgetest.Made{By: "ana", Unsigned: true})
 
 	// git over HTTP, as the forge serves it: https://git-scm.com/docs/git-http-backend
 	exe := s.git(s.dir, "--exec-path")
@@ -80,9 +88,14 @@ func newSite(t *testing.T, fleet string, hosts ...string) *site {
 		s.start(h, "muster-agent", "run", "--config", filepath.Join(s.dir, h+".yaml"))
 	}
 	s.file("token", ciToken+"\n")
-	s.start("publish", "muster", "publish", "--watch", "--remote", s.remote, "--cache", filepath.Join(s.dir, "cache"), "--every", "200ms", "--store", s.store(), "--keys", filepath.Join(s.dir, "keys"),
-		"--collector", s.collector, "--github", forgetest.Repo, "--github-api", s.Server.URL, "--github-token-file", filepath.Join(s.dir, "token"))
 	return s
+}
+
+// publish starts a publisher that follows the branch.
+func (s *site) publish(as string) (stop func()) {
+	s.Helper()
+	return s.start(as, "muster", "publish", "--watch", "--remote", s.remote, "--cache", filepath.Join(s.dir, "cache"), "--every", "200ms", "--store", s.store(), "--keys", filepath.Join(s.dir, "keys"),
+		"--collector", s.collector, "--github", forgetest.Repo, "--github-api", s.Server.URL, "--github-token-file", filepath.Join(s.dir, "token"))
 }
 
 func freePort(t *testing.T) string {
@@ -223,7 +236,7 @@ func (s *site) state(commit, state, holds string) {
 }
 
 // TestDelivery: a merge is published, confirmed by every host and told as a success; a bad one is a failure with its reason and a pull request that takes it back, and that one,
-// merged, is a success again.
+// merged, is a success again. Between, GitHub is away: what is merged then is published and confirmed all the same, and told by a publisher that was started anew meanwhile.
 func TestDelivery(t *testing.T) {
 	s := newSite(t, `package fleet
 
@@ -231,6 +244,7 @@ precedence: ["env"]
 cohorts: prod: {labels: env: "prod", hosts: list: ["prod-1", "prod-2", "prod-3"]}
 rollouts: standard: {waves: [{count: 1}, {percent: 100}], max_in_flight: "100%", watch: "0s"}
 `, "prod-1", "prod-2", "prod-3")
+	stop := s.publish("publish")
 	first := s.git(s.bare, "rev-parse", "main")
 	s.state(first, "success", "3 confirmed")
 
@@ -241,16 +255,27 @@ rollouts: standard: {waves: [{count: 1}, {percent: 100}], max_in_flight: "100%",
 		return len(st) > 0 && st[len(st)-1].GetState() == "success" && st[len(st)-1].GetContext() == "muster / delivered"
 	})
 	shown := s.run("muster", "show", "2", "--store", s.store())
-	if !strings.Contains(shown, "pull request 1, approved by ben") {
+	if !strings.Contains(shown, "pull request 1 of ana, approved by ben") {
 		t.Errorf("the release does not say who approved:\n%s", shown)
 	}
 
-	bad := s.pull(2, "many")
+	s.down.Store(true)
+	quiet := s.pull(2, "7")
+	s.until("a release without GitHub", func() bool { return s.cmd("muster", "show", "3", "--store", s.store()).Run() == nil })
+	s.until("its confirmation", func() bool {
+		return s.cmd("muster", "wait", "3", "--timeout", "1s", "--collector", s.collector).Run() == nil
+	})
+	stop()
+	s.publish("publish again")
+	s.down.Store(false)
+	s.state(quiet, "success", "3 confirmed")
+
+	bad := s.pull(3, "many")
 	s.state(bad, "failure", "prod")
 	var revert int
 	s.until("a pull request that reverts", func() bool {
 		for _, p := range s.Pulls() {
-			if strings.HasPrefix(p.GetTitle(), "Revert epoch 3: ") {
+			if strings.HasPrefix(p.GetTitle(), "Revert epoch 4: ") {
 				revert = p.GetNumber()
 			}
 		}
@@ -262,10 +287,10 @@ rollouts: standard: {waves: [{count: 1}, {percent: 100}], max_in_flight: "100%",
 	if !strings.HasPrefix(states[len(states)-1], "failure: ") {
 		t.Errorf("what failed is told as %q", states)
 	}
-	if n := len(s.Pulls()); n != 3 {
+	if n := len(s.Pulls()); n != 4 {
 		t.Errorf("%d pull requests", n)
 	}
-	if d.GetEnvironment() != "prod" || s.git(s.bare, "rev-parse", again+"^{tree}") != s.git(s.bare, "rev-parse", good+"^{tree}") {
+	if d.GetEnvironment() != "prod" || s.git(s.bare, "rev-parse", again+"^{tree}") != s.git(s.bare, "rev-parse", quiet+"^{tree}") {
 		t.Error("the revert is not what was good")
 	}
 	for _, out := range s.out {
@@ -273,6 +298,6 @@ rollouts: standard: {waves: [{count: 1}, {percent: 100}], max_in_flight: "100%",
 			t.Error("the token is printed")
 		}
 	}
-	t.Logf("GitHub was asked %d times for four releases", len(s.Calls()))
-	t.Log(s.out["publish"].String())
+	t.Logf("GitHub was asked %d times for five releases", len(s.Calls()))
+	t.Log(s.out["publish"].String() + s.out["publish again"].String())
 }

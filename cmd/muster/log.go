@@ -13,7 +13,7 @@ import (
 	"github.com/muster-config/muster/distributor"
 	"github.com/muster-config/muster/distributor/api"
 	"github.com/muster-config/muster/distributor/manifest"
-	"github.com/muster-config/muster/distributor/rollout"
+	"github.com/muster-config/muster/distributor/rollout/standing"
 )
 
 func (a *app) logCmd() *cobra.Command {
@@ -21,14 +21,23 @@ func (a *app) logCmd() *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
 		Use:   "log [COHORT]",
-		Short: "what happened: releases, rollouts, holds, freezes, with who and why",
-		Long: `Prints what happened, the newest first: every release with its commit, author and
-what it is to each cohort, every decision about a cohort's hosts with who made it
-and why, and every commit that was refused. With a cohort only what is about it.
+		Short: "what happened: releases, overrides, rollbacks, holds, freezes, with who and why",
+		Long: `Prints what happened, the newest first: every release with its commit, author,
+pull request, and what it is to each cohort; every decision about a cohort's hosts:
+overrides set, extended and ended, rollbacks, halts, pauses, freezes, holds, with
+who made it and from which machine, why, for which hosts and until when; what ended
+by itself at its time; and every commit that was refused. With a cohort only what is
+about it.
 
 It reads the store alone and verifies all of it, but that a commit was refused:
 that is a note of the publisher's, which nobody signs. No collector is needed. The
-keyring of --keys or --keyring is trusted; without one, the store's own.`,
+keyring of --keys or --keyring is trusted; without one, the store's own.
+
+What it cannot know: what was done on a host alone ("muster-agent hold" and "apply":
+the host reports that, and "muster hosts" shows it); decisions of which the copy of
+the head was lost or removed by gc; and whether the name in "by" is true: who has the
+rollout key or an operator key signs any name, but through a collector with tokens
+it is the token's.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if limit < 0 {
@@ -111,6 +120,11 @@ type logged struct {
 	Author  manifest.Person              `json:"author"`
 	Subject string                       `json:"subject"`
 	Cohorts map[string]api.ReleaseCohort `json:"cohorts"`
+
+	PullRequest int        `json:"pull_request,omitempty"`
+	Approvers   []string   `json:"approvers,omitempty"`
+	Override    string     `json:"override,omitempty"`  // kind override: its id; who set it and why, its decisions tell
+	NotAfter    *time.Time `json:"not_after,omitempty"` // kind override
 }
 
 type decided struct {
@@ -133,7 +147,7 @@ func logEntryOf(e distributor.Entry) logEntry {
 		return logEntry{At: e.At, Kind: "refused", Refused: &refusal{r.Commit, r.Why}}
 	}
 	r := e.Release
-	l := &logged{Commit: r.Commit, Kind: r.Kind, Author: r.Author, Subject: r.Subject, Cohorts: map[string]api.ReleaseCohort{}}
+	l := &logged{Commit: r.Commit, Kind: r.Kind, Author: r.Author, Subject: r.Subject, Cohorts: map[string]api.ReleaseCohort{}, PullRequest: r.PullRequest, Approvers: r.Approvers, Override: r.OverrideID, NotAfter: r.NotAfter}
 	for name, c := range r.Cohorts {
 		l.Cohorts[name] = api.ReleaseCohort{State: c.State, Epoch: c.Epoch, Reason: c.Reason}
 	}
@@ -149,32 +163,23 @@ func (a *app) printLog(entries []distributor.Entry, cohort string) {
 			continue
 		}
 		if d := e.Decision; d != nil {
-			rows = append(rows, []string{at, d.Cohort, decisionText(*d)})
+			rows = append(rows, []string{at, d.Cohort, standing.Happened(*d)})
 			continue
 		}
 		r := e.Release
 		text := fmt.Sprintf("%s %s: %s (%s)", cli.Short(r.Commit), r.Author.Name, r.Subject, states(r, cohort))
+		switch {
+		case r.Kind == manifest.ReleaseOverride:
+			text = fmt.Sprintf("override %s made for %s, beside commit %s%s", r.OverrideID, cli.Names(overriddenIn(r), 5), cli.Short(r.Commit), untilText(r.NotAfter))
+		case r.PullRequest > 0:
+			text += fmt.Sprintf(", pull request #%d", r.PullRequest)
+			if len(r.Approvers) > 0 {
+				text += ", approved by " + cli.Names(r.Approvers, 3)
+			}
+		}
 		rows = append(rows, []string{at, fmt.Sprintf("epoch %d", r.Epoch), text})
 	}
 	cli.PrintTable(a.out, rows)
-}
-
-// decisionText is "frozen by ana until …: black friday".
-func decisionText(d rollout.Decision) string {
-	text := d.What
-	if len(d.Hosts) > 0 {
-		text += " " + cli.Names(d.Hosts, 5)
-	}
-	if d.By != "" {
-		text += " by " + d.By
-	}
-	if d.Until != nil {
-		text += " until " + d.Until.UTC().Format(time.RFC3339)
-	}
-	if d.Why != "" && d.Why != d.What+" at once" {
-		text += ": " + d.Why
-	}
-	return text
 }
 
 // states is "built eu, us; holds asia; blocked lab: reason".
@@ -205,4 +210,17 @@ func states(r *manifest.Release, only string) string {
 		return "no cohorts"
 	}
 	return strings.Join(parts, "; ")
+}
+
+// overriddenIn are the cohorts that have a statement of a release's own override.
+func overriddenIn(r *manifest.Release) (names []string) {
+	for name, part := range r.Cohorts {
+		if slices.ContainsFunc(part.Overridden, func(e manifest.Envelope) bool {
+			st, err := manifest.DecodeStatement(e.Payload) // verified with its release
+			return err == nil && st.Override == r.OverrideID
+		}) {
+			names = append(names, name)
+		}
+	}
+	return names
 }

@@ -16,17 +16,19 @@ import (
 
 	"github.com/muster-config/muster/cmd/internal/cli"
 	"github.com/muster-config/muster/cmd/internal/keydir"
+	"github.com/muster-config/muster/cmd/internal/through"
 	"github.com/muster-config/muster/distributor"
 	"github.com/muster-config/muster/distributor/api"
 	"github.com/muster-config/muster/distributor/keys"
 	"github.com/muster-config/muster/distributor/manifest"
 	"github.com/muster-config/muster/distributor/rollout"
+	"github.com/muster-config/muster/distributor/rollout/standing"
 	"github.com/muster-config/muster/distributor/store"
 	"github.com/muster-config/muster/distributor/store/open"
 )
 
 func (a *app) overrideCmd() *cobra.Command {
-	return group("override", "change values on hosts now, for a time, without a commit", a.overrideSetCmd(), a.overrideListCmd(), a.overrideExtendCmd(), a.overrideEndCmd())
+	return group("override", "change values on hosts now, for a time, without a commit", a.overrideSetCmd(), a.overrideListCmd(), a.overrideExtendCmd(), a.overrideEndCmd(), a.overridePullCmd())
 }
 
 // operating is how a command changes a store with the operator key. A collector, if there is one, only hears of it sooner.
@@ -40,7 +42,7 @@ type operating struct {
 
 func (s *operating) flags(cmd *cobra.Command) {
 	s.conn.flags(cmd)
-	cmd.Flags().StringVar(&s.storeURL, "store", "", "the store's URL [MUSTER_STORE]")
+	cmd.Flags().StringVar(&s.storeURL, "store", "", "the store's URL [MUSTER_STORE]; without one the collector reads and writes it")
 	cmd.Flags().StringVar(&s.dir, "keys", "", "directory with keyring.json and operator.key [MUSTER_KEYS]")
 	cmd.Flags().StringVar(&s.keyring, "keyring", "", "the keyring to trust, if it is not in --keys")
 	cmd.Flags().StringVar(&s.key, "operator-key", "", "the operator key, if it is not in --keys: a path, env:NAME or exec:COMMAND")
@@ -48,9 +50,30 @@ func (s *operating) flags(cmd *cobra.Command) {
 
 func (s *operating) open(ctx context.Context) (*distributor.Operator, store.Store, error) {
 	at, err := envOr("store", s.storeURL, "MUSTER_STORE")
+	over := s.conn.given() && s.storeURL == "" && os.Getenv("MUSTER_STORE") == ""
+	if err != nil && !over {
+		return nil, nil, err
+	}
+	keyring, signer, err := s.signing(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
+	if over {
+		return s.through(ctx, keyring, signer)
+	}
+	st, err := open.Open(ctx, at)
+	if err != nil {
+		return nil, nil, cli.Fail(codeOr(err, cli.Usage), storeHint(at), "%w", err)
+	}
+	o, err := distributor.OpenOperator(ctx, st, keyring, signer, time.Now)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, nil, noStoreAt(st.URL(), err)
+	}
+	return o, st, err
+}
+
+// signing is the keyring to trust, and the operator key.
+func (s *operating) signing(ctx context.Context) ([]byte, manifest.Signer, error) {
 	dir, ring, key := s.dir, s.keyring, s.key
 	if dir == "" {
 		dir = os.Getenv("MUSTER_KEYS")
@@ -72,21 +95,28 @@ func (s *operating) open(ctx context.Context) (*distributor.Operator, store.Stor
 	if err != nil {
 		return nil, nil, cli.Fail(codeOr(err, cli.Usage), "the operator key is in the directory that `muster keys init` made", "operator key: %w", err)
 	}
-	st, err := open.Open(ctx, at)
+	return keyring, signer, nil
+}
+
+// through is for who has an operator key and a token, and no rights on the bucket: the collector reads and writes it, and holds what is written to the rules.
+func (s *operating) through(ctx context.Context, keyring []byte, signer manifest.Signer) (*distributor.Operator, store.Store, error) {
+	client, err := s.conn.open()
 	if err != nil {
-		return nil, nil, cli.Fail(codeOr(err, cli.Usage), storeHint(at), "%w", err)
+		return nil, nil, err
 	}
+	st := through.New(client)
 	o, err := distributor.OpenOperator(ctx, st, keyring, signer, time.Now)
-	if errors.Is(err, store.ErrNotFound) {
-		return nil, nil, noStoreAt(st.URL(), err)
+	if err != nil {
+		return nil, nil, err
 	}
-	return o, st, err
+	o.Putter = st.PutOverride
+	return o, st, nil
 }
 
 // told hands new heads to the collector, if one is named.
 func (s *operating) told(ctx context.Context, a *app, st store.Store, cohorts []string) {
-	if !s.conn.given() {
-		return
+	if _, it := st.(*through.Store); it || !s.conn.given() {
+		return // it did that itself
 	}
 	if err := s.conn.handOver(ctx, st, cohorts); err != nil {
 		fmt.Fprintf(a.errOut, "muster: warning: the collector hears of it at its next look at the store: %s\n", cli.Printable(err.Error()))
@@ -105,6 +135,7 @@ type overrideEntry struct {
 	Created  time.Time `json:"created"`
 	NotAfter time.Time `json:"not_after"`
 	Ending   bool      `json:"ending,omitempty"` // it ends in steps already
+	Yields   bool      `json:"yields,omitempty"` // it acts on nobody: the release that it was laid over was taken back
 	Under    []string  `json:"under,omitempty"`  // newer overrides of the cohort that change a service of it too: on one path the newer wins
 }
 
@@ -114,6 +145,7 @@ func overrideEntries(found []distributor.Found) []overrideEntry {
 		e := overrideEntry{
 			ID: f.ID, Cohort: f.Cohort, Hosts: append([]string{}, f.Hosts...), Services: servicesOf(f.Patches), Epoch: f.Epoch, Author: f.Author, Reason: f.Reason,
 			Created: f.Created.UTC(), NotAfter: f.NotAfter.UTC(),
+			Yields: f.View.Yields(&f.Override, time.Now()),
 			Ending: slices.ContainsFunc(f.View.Manifest.Rollout.Endings, func(e manifest.Ending) bool { return e.Override == f.ID }),
 		}
 		for _, later := range found[i+1:] {
@@ -126,32 +158,18 @@ func overrideEntries(found []distributor.Found) []overrideEntry {
 	return list
 }
 
-// printOverrides names the overrides that act on cohorts, or on one: whoever looks at what runs must know of them first.
-func printOverrides(w io.Writer, st *api.Status, only string, now time.Time) {
+// printActive says what was decided by hand, or by a halt, and acts on cohorts, or on one: whoever looks at what runs must know of that first.
+func printActive(w io.Writer, st *api.Status, only string, now time.Time) (said []string) {
 	for _, name := range slices.Sorted(maps.Keys(st.Cohorts)) {
-		if only != "" && name != only {
-			continue
-		}
-		for _, o := range st.Cohorts[name].Overrides {
-			where := name
-			if len(o.Hosts) > 0 {
-				where = cli.Names(o.Hosts, 3) + " of " + name
-			}
-			age := now.Sub(o.Created)
-			text := fmt.Sprintf("override %s acts on %s since %s until %s, by %s: %s", o.ID, where, cli.Elapsed(age), o.NotAfter.UTC().Format(time.RFC3339), o.Author, o.Reason)
-			switch {
-			case o.Ending:
-				text += "; it is taken from its hosts in steps"
-			case age > overrideNag:
-				text += "; it is over a day old: bring what it says into the config repo, and end it"
-			}
-			fmt.Fprintln(w, cli.Printable(text))
+		if only == "" || name == only {
+			said = append(said, standing.Lines(name, st.Cohorts[name], now)...)
 		}
 	}
+	for _, line := range said {
+		fmt.Fprintln(w, cli.Printable(line))
+	}
+	return said
 }
-
-// overrideNag is the age from which on an override is no emergency any more.
-const overrideNag = 24 * time.Hour
 
 func servicesOf(patches []manifest.Patch) []string {
 	names := []string{}
@@ -204,10 +222,13 @@ secrets.`,
 			}
 			cli.PrintTable(a.out, rows)
 			for _, e := range list {
+				if e.Yields {
+					fmt.Fprintf(a.out, "%s on %s acts on no host now: what it was laid over was taken back; it acts again with the next release, `muster override end %s` ends it\n", e.ID, e.Cohort, e.ID)
+				}
 				if len(e.Under) > 0 {
 					fmt.Fprintf(a.out, "%s on %s: %s lies above it; on one path the newer wins\n", e.ID, e.Cohort, cli.Names(e.Under, 3))
 				}
-				if age := now.Sub(e.Created); age > overrideNag {
+				if age := now.Sub(e.Created); age > api.OldAfter {
 					fmt.Fprintf(a.out, "%s on %s is %s old: bring what it says into the config repo, and end it\n", e.ID, e.Cohort, cli.Elapsed(age))
 				}
 			}
@@ -248,7 +269,8 @@ func livingOf(found []distributor.Found, id string, cohorts []string) ([]distrib
 
 func (a *app) overrideExtendCmd() *cobra.Command {
 	return a.overrideChangeCmd("extend ID", "let an override last longer", `Lets an override last for --ttl from now. Who and why stand in the override itself
-from then on. The operator key's longest time counts anew.`, true,
+from then on, the reason after the first one. The operator key's longest time counts
+anew.`, true,
 		func(ctx context.Context, o *distributor.Operator, f distributor.Found, ttl time.Duration, reason string) (*rollout.Applied, string, error) {
 			done, err := o.Extend(ctx, f, ttl, whoami(), reason)
 			return done, "lasts until " + time.Now().Add(ttl).UTC().Format(time.RFC3339), err
@@ -293,6 +315,14 @@ func (a *app) overrideChangeCmd(use, short, long string, lasts bool, do func(con
 			}
 			if found, err = livingOf(found, args[0], cohorts); err != nil {
 				return err
+			}
+			for _, f := range found {
+				if !lasts {
+					break
+				}
+				if err := o.May(f.Cohort, d); err != nil {
+					return cli.Fail(cli.NotTrusted, "take the key of somebody who may, or a shorter --ttl", "%w", err)
+				}
 			}
 			type changed struct {
 				ID     string `json:"id"`

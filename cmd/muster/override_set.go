@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -21,6 +20,7 @@ import (
 	"github.com/muster-config/muster/cmd/internal/publish"
 	"github.com/muster-config/muster/cue/eval"
 	"github.com/muster-config/muster/distributor"
+	"github.com/muster-config/muster/distributor/api"
 	"github.com/muster-config/muster/distributor/manifest"
 	"github.com/muster-config/muster/pipeline"
 )
@@ -29,6 +29,7 @@ import (
 type overrideSet struct {
 	operating
 	evaluation
+	outing
 	cohorts, labels, hosts []string
 	file, reason, ttl, id  string
 	now, yes               bool
@@ -56,10 +57,16 @@ more at once than the rollout policy's max_in_flight. A host that refuses it, or
 goes back, ends it. With --now it goes to all at once, and the record says so.
 
 Every release that is published meanwhile carries it along. A commit under which it
-no longer validates is blocked for that cohort, until either is changed.`,
+no longer validates is blocked for that cohort, until either is changed.
+
+Without a store --out FILE writes it into a file that "muster-agent apply --from FILE"
+takes on each host. It is laid over what --head says, with the sources from the clone
+of the config repo (-C), which must give exactly what the cohort runs. Validation and
+the operator key's bounds are the same. With a store again, --from FILE sets it there.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.overrideSet(cmd.Context(), &s, args) },
 	}
 	s.operating.flags(cmd)
+	s.outing.flags(cmd)
 	cmd.Flags().StringSliceVar(&s.cohorts, "cohort", nil, "cohorts, also as patterns: 'prod-*'")
 	cmd.Flags().StringSliceVar(&s.labels, "label", nil, "cohorts with this label, as in env=prod; several must all fit")
 	cmd.Flags().StringSliceVar(&s.hosts, "host", nil, "only these hosts")
@@ -90,15 +97,33 @@ type overrideDoneCohort struct {
 }
 
 func (a *app) overrideSet(ctx context.Context, s *overrideSet, args []string) error {
+	var apart *manifest.VerifiedOverride
+	var patches []manifest.Patch
+	if s.from != "" {
+		var err error
+		if apart, patches, err = s.broughtBack(ctx, args); err != nil {
+			return err
+		}
+	}
 	ttl, err := s.check(args)
 	if err != nil {
 		return err
 	}
-	patches, err := s.patches(args)
-	if err != nil {
-		return err
+	if s.from == "" {
+		if patches, err = s.patches(args); err != nil {
+			return err
+		}
+	}
+	if s.out != "" {
+		return a.overrideOut(ctx, s, patches)
 	}
 	o, st, err := s.operating.open(ctx)
+	if errors.Is(err, api.ErrUnreachable) {
+		return withoutCollector(err, "with --now it is set in the store; with the store gone too: --head and --out FILE, for `muster-agent apply --from FILE`")
+	}
+	if code := codeOr(err, cli.Local); err != nil && code == cli.Unreachable {
+		return cli.Fail(code, "with the bucket gone, --head and --out FILE make it for `muster-agent apply --from FILE`, host by host; else check --store", "%w", err)
+	}
 	if err != nil {
 		return err
 	}
@@ -113,9 +138,17 @@ func (a *app) overrideSet(ctx context.Context, s *overrideSet, args []string) er
 	if err != nil {
 		return err
 	}
+	if err := s.known(ctx, newest, hosts); err != nil {
+		return err
+	}
 	for _, name := range slices.Sorted(maps.Keys(hosts)) {
 		if err := o.May(name, ttl); err != nil {
 			return cli.Fail(cli.NotTrusted, "take the key of somebody who may, or a shorter --ttl", "%w", err)
+		}
+	}
+	if apart != nil && s.id == "" {
+		if err := s.nameAgain(ctx, o, apart.ID); err != nil {
+			return err
 		}
 	}
 	if err := s.fresh(ctx, o); err != nil {
@@ -127,7 +160,10 @@ func (a *app) overrideSet(ctx context.Context, s *overrideSet, args []string) er
 	}
 	order := map[string][]string{}
 	for name, l := range layered {
-		if order[name], err = s.steps(ctx, l); err != nil {
+		if order[name], err = s.steps(ctx, l); errors.Is(err, api.ErrUnreachable) {
+			return cli.Fail(codeOr(err, cli.Unreachable), "--now sets it on all hosts at once, without the collector, and lets the record say so", "it cannot be tried on one host first: %w", err)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -142,7 +178,7 @@ func (a *app) overrideSet(ctx context.Context, s *overrideSet, args []string) er
 		change.Reason += " (--now: all hosts at once)"
 	}
 	for name, l := range layered {
-		change.Cohorts[name] = distributor.ChangeOf{Hosts: hosts[name], Patches: l.patches, Commit: l.base.Release.Commit}
+		change.Cohorts[name] = distributor.ChangeOf{Hosts: hosts[name], Patches: l.patches, Commit: l.base.Release.Commit, Over: l.base.Plain.Epoch}
 	}
 	made, err := o.Make(ctx, change, func(ctx context.Context, epoch uint64) (map[string]distributor.CohortBuild, error) {
 		builds := map[string]distributor.CohortBuild{}
@@ -162,19 +198,22 @@ func (a *app) overrideSet(ctx context.Context, s *overrideSet, args []string) er
 	if err != nil {
 		return err
 	}
-	return a.spreadOverride(ctx, s, o, st, made, layered, order)
+	if err := a.spreadOverride(ctx, s, o, st, made, layered, order); err != nil || apart == nil {
+		return err
+	}
+	return a.endApart(ctx, s, o, apart)
 }
 
 // check is about what can be told before anything is read.
 func (s *overrideSet) check(args []string) (time.Duration, error) {
 	switch {
-	case len(args) == 0 && s.file == "":
+	case len(args) == 0 && s.file == "" && s.from == "":
 		return 0, cli.Fail(cli.Usage, "as in: muster override set --cohort prod checkout timeout_ms=5000 --reason INC-311 --ttl 2h", "say what to change: a service with PATH=VALUE, or --file")
 	case len(args) > 1 && s.file != "":
 		return 0, cli.Fail(cli.Usage, "", "PATH=VALUE and --file exclude each other")
 	case len(args) == 1 && s.file == "":
 		return 0, cli.Fail(cli.Usage, "give PATH=VALUE after the service, as in timeout_ms=5000, or --file", "say what to change in %s", cli.Printable(args[0]))
-	case len(s.cohorts) == 0 && len(s.labels) == 0 && len(s.hosts) == 0:
+	case len(s.cohorts) == 0 && len(s.labels) == 0 && len(s.hosts) == 0 && s.out == "":
 		return 0, cli.Fail(cli.Usage, "give --cohort, --label or --host", "say where")
 	case strings.TrimSpace(s.reason) == "":
 		return 0, cli.Fail(cli.Usage, "say why with --reason: it is kept, and shown to those who ask later", "--reason is missing")
@@ -182,7 +221,11 @@ func (s *overrideSet) check(args []string) (time.Duration, error) {
 		return 0, cli.Fail(cli.Usage, "", "--reason is longer than 1000 bytes")
 	case s.id != "" && !manifest.ValidName(s.id):
 		return 0, cli.Fail(cli.Usage, "small letters, digits, - and _, as in inc-311", "--id %q is not a name", s.id)
-	case !s.now && !s.conn.given():
+	case s.out != "" && s.head == "":
+		return 0, cli.Fail(cli.Usage, "`muster-agent status --head > head.json` on a host of the cohort, then --head head.json; or --head collector", "--out goes without a store, so it needs --head: what the cohort is to run")
+	case s.out == "" && s.head != "":
+		return 0, cli.Fail(cli.Usage, "with a store the head is read from there", "--head goes with --out")
+	case s.out == "" && !s.now && !s.conn.given():
 		return 0, cli.Fail(cli.Usage, "give --collector, which says when the first host confirms it; or --now, which goes to all hosts at once and lets the record say so",
 			"without a collector it cannot be tried on one host first")
 	}
@@ -304,6 +347,33 @@ func (s *overrideSet) selected(newest *manifest.Release) (map[string][]string, e
 	return out, nil
 }
 
+// known refuses hosts that are not there: by the cohort's list, or else, where it lists none, by what the collector has heard of. That one is not to be asked, or is down, is no reason
+// to refuse: this is for emergencies.
+func (s *overrideSet) known(ctx context.Context, newest *manifest.Release, hosts map[string][]string) error {
+	for _, name := range slices.Sorted(maps.Keys(hosts)) {
+		if len(hosts[name]) == 0 {
+			continue
+		}
+		list := newest.Policy.Cohorts[name].Hosts.List
+		if len(list) == 0 {
+			if !s.conn.given() {
+				continue
+			}
+			var cerr *cli.Error
+			if _, err := s.conn.runs(ctx, name, hosts[name]); errors.As(err, &cerr) {
+				return err // of a host that it does not know
+			}
+			continue
+		}
+		for _, h := range hosts[name] {
+			if !slices.Contains(list, h) {
+				return unknownHost(h, name, list)
+			}
+		}
+	}
+	return nil
+}
+
 // fresh gives the override its id, which no other that acts has.
 func (s *overrideSet) fresh(ctx context.Context, o *distributor.Operator) error {
 	if s.id == "" {
@@ -321,24 +391,23 @@ func (s *overrideSet) fresh(ctx context.Context, o *distributor.Operator) error 
 			return cli.Fail(cli.No, "take another --id, or end that one first", "override %s acts already, on cohort %s by %s: %s", s.id, f.Cohort, f.Author, f.Reason)
 		}
 	}
+	views, err := o.Heads(ctx)
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(views)) {
+		if t := distributor.Taken(views[name], s.id, time.Now()); t != nil {
+			return cli.Fail(cli.No, "take another --id", "override %s acted on cohort %s and was ended; hosts keep that until %s, so that another of this name would act nowhere", s.id, name, t.NotAfter.UTC().Format(time.RFC3339))
+		}
+		if distributor.Spent(views[name], s.id, time.Now()) {
+			return cli.Fail(cli.No, "take another --id", "override %s was used before on cohort %s: another of this name would act on no host that its end took out", s.id, name)
+		}
+	}
 	return nil
 }
 
 // askYes asks for the word.
-func (a *app) askYes(yes bool) error {
-	if yes {
-		return nil
-	}
-	fmt.Fprint(a.errOut, "type yes to set it: ")
-	line, err := bufio.NewReader(io.LimitReader(os.Stdin, 1000)).ReadString('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
-		return err
-	}
-	if strings.TrimSpace(line) != "yes" {
-		return cli.Fail(cli.No, "answer yes, or give --yes in a script", "not set: nothing was changed")
-	}
-	return nil
-}
+func (a *app) askYes(yes bool) error { return a.askWord(yes, "set it", "not set: nothing was changed") }
 
 // layered is an override of one cohort, laid over what the cohort runs.
 type layered struct {

@@ -21,6 +21,7 @@ import (
 
 func (a *app) planCmd() *cobra.Command {
 	var e evaluation
+	var from reading
 	var base, format, list string
 	var exitCode bool
 	cmd := &cobra.Command{
@@ -33,6 +34,11 @@ Without --base that is HEAD for the files on disk, and for a commit its first pa
 
 Hosts are counted by the fleet's lists, its inventory file or --inventory, else by
 the number it expects.
+
+With --store (or MUSTER_STORE) it says first what acts on the fleet now, by hand:
+overrides, holds, freezes, halts, with who and until when; which values of the plan
+lie under an override, so that their hosts see them when it ends; and which cohorts
+publishing would block, since an override no longer fits.
 
 Exit codes: 0 also when something changes; with --exit-code 6 then; 1 when the
 change does not validate.`,
@@ -51,8 +57,12 @@ change does not validate.`,
 			if err != nil {
 				return err
 			}
-			p, problems, err := a.plan(cmd.Context(), &base, e, opts)
+			p, head, err := a.planned(cmd.Context(), &base, e, opts)
 			if err != nil {
+				return err
+			}
+			problems := head.Problems
+			if err := a.acting(cmd.Context(), from, p, head); err != nil {
 				return err
 			}
 			switch format {
@@ -81,6 +91,7 @@ change does not validate.`,
 		},
 	}
 	e.flags(cmd)
+	from.flags(cmd)
 	cmd.Flags().StringVar(&base, "base", "", "the commit to compare with; HEAD, or the first parent of --rev, if left out")
 	cmd.Flags().StringVar(&format, "format", "text", "text, json or markdown (a comment for a pull request)")
 	cmd.Flags().StringVar(&list, "inventory", "", "a CSV file of hosts (host,cohort,LABEL…), in place of the fleet's own")
@@ -101,8 +112,17 @@ func onlyErrors(problems []eval.Problem) []eval.Problem {
 	return slices.DeleteFunc(slices.Clone(problems), func(p eval.Problem) bool { return p.Severity != eval.SeverityError })
 }
 
-// plan evaluates both sides; an empty base is found first. The problems are those of the change.
+// plan is planned with the problems of the change alone.
 func (a *app) plan(ctx context.Context, base *string, e evaluation, opts plan.Options) (*plan.Plan, []eval.Problem, error) {
+	p, head, err := a.planned(ctx, base, e, opts)
+	if err != nil {
+		return nil, nil, err
+	}
+	return p, head.Problems, nil
+}
+
+// planned evaluates both sides; an empty base is found first. The build is that of the change.
+func (a *app) planned(ctx context.Context, base *string, e evaluation, opts plan.Options) (*plan.Plan, *pipeline.Rendered, error) {
 	repo, err := a.repo()
 	if err != nil {
 		return nil, nil, err
@@ -132,11 +152,11 @@ func (a *app) plan(ctx context.Context, base *string, e evaluation, opts plan.Op
 			return nil, nil, err
 		}
 	}
-	was, err := a.side(ctx, from, *base, e)
+	was, _, err := a.side(ctx, from, *base, e)
 	if err != nil {
 		return nil, nil, fmt.Errorf("base: %w", err)
 	}
-	is, err := a.side(ctx, to, e.rev, e)
+	is, head, err := a.side(ctx, to, e.rev, e)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -144,20 +164,20 @@ func (a *app) plan(ctx context.Context, base *string, e evaluation, opts plan.Op
 	if note := apart(repo, is, was, *base); note != "" {
 		p.Notes = append(p.Notes, note)
 	}
-	return &p, is.Problems, nil
+	return &p, head, nil
 }
 
 // side evaluates one side of a plan and names it as the user did.
-func (a *app) side(ctx context.Context, t source.Tree, rev string, e evaluation) (plan.Side, error) {
+func (a *app) side(ctx context.Context, t source.Tree, rev string, e evaluation) (plan.Side, *pipeline.Rendered, error) {
 	r, err := a.evaluate(ctx, t, e, pipeline.Options{Leaves: true})
 	if err != nil {
-		return plan.Side{}, err
+		return plan.Side{}, nil, err
 	}
 	s := plan.SideOf(r)
 	if !s.WorkTree && !strings.HasPrefix(s.Commit, rev) {
 		s.Name = fmt.Sprintf("%s (%s)", rev, cli.Short(s.Commit))
 	}
-	return s, nil
+	return s, r, nil
 }
 
 // apart is a note where base is not in the history of what is compared with it: then what others changed there shows the wrong way round.

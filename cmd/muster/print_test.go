@@ -44,10 +44,12 @@ warning: a,b: is odd                            (cohort staging)
 	}
 
 	b.Reset()
-	printAnnotations(&b, someProblems)
-	want = `::error file=services/checkout/overlays/env/prod.yaml,line=3,col=12::log_level: "loud" is not one of "info", "warn" (prod-eu, prod-us, staging)%0Aschema at services/checkout/schema.cue:6:2
-::error ::search: 50%25 of? it: has no file
-::warning file=x%2Cy%3Az.yaml::a,b: is odd (staging)
+	if err := printAnnotations(&b, someProblems); err != nil {
+		t.Fatal(err)
+	}
+	want = `::error file=services/checkout/overlays/env/prod.yaml,line=3,col=12,title=checkout%3A log_level::log_level: "loud" is not one of "info", "warn" (prod-eu, prod-us, staging)%0Aschema at services/checkout/schema.cue:6:2
+::error title=search::search: 50%25 of? it: has no file
+::warning file=x%2Cy%3Az.yaml,title=search%3A a%2Cb::a,b: is odd (staging)
 `
 	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Errorf("annotations (-want +got):\n%s", diff)

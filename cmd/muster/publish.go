@@ -106,6 +106,7 @@ it is named; it finds out by itself otherwise.`,
 
 // once publishes one commit.
 func (p *publishing) once(ctx context.Context) error {
+	defer p.sayCalls()
 	repo, err := source.Open(p.dir)
 	if err != nil {
 		return err

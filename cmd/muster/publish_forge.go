@@ -62,6 +62,13 @@ func (p *publishing) openForge(cmd *cobra.Command) error {
 	return nil
 }
 
+// sayCalls says what it took of GitHub.
+func (p *publishing) sayCalls() {
+	if p.github != nil {
+		fmt.Fprintf(p.errOut, "muster: note: %s\n", p.github.Calls())
+	}
+}
+
 // attributed is build with the attribution of its commit.
 func (p *publishing) attributed(repo *source.Repo, build distributor.BuildFunc) distributor.BuildFunc {
 	a := &attribution{branch: p.watch.branch, repo: repo, warn: func(text string) { fmt.Fprintf(p.errOut, "muster: warning: %s\n", cli.Printable(text)) }}

@@ -17,6 +17,7 @@ import (
 // is looked at without any.
 func TestB124Webhook(t *testing.T) {
 	s := newSite(t, "package fleet\n\nprecedence: [\"env\"]\ncohorts: prod: {labels: env: \"prod\", hosts: list: [\"prod-1\"]}\n")
+	s.publish("publish")
 	first := s.git(s.bare, "rev-parse", "main")
 	s.until("the first release, without a webhook", func() bool { return strings.Contains(s.out["publish"].String(), "epoch 1 is commit "+first[:12]) })
 

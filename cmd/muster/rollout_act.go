@@ -119,7 +119,7 @@ func (s *signed) history(ctx context.Context) (*distributor.History, error) {
 func (a *app) actCmd(kind rollout.ActionKind, short, long string) *cobra.Command {
 	var s steering
 	var q api.Act
-	var until string
+	var until, lasts string
 	cmd := &cobra.Command{
 		Use: string(kind) + " COHORT", Short: short,
 		Long: long + `
@@ -135,34 +135,22 @@ not fit where the rollout stands exits with 1; 3 when somebody else was first.`,
 				return cli.Fail(cli.Usage, "say why with --reason: it is kept, and shown to those who ask later", "--reason is missing")
 			}
 			if kind == rollout.Freeze {
+				if until != "" && lasts != "" {
+					return cli.Fail(cli.Usage, "", "--until and --for exclude each other")
+				}
+				if lasts != "" {
+					if d, err := cli.Duration(lasts); err != nil || d < time.Second {
+						return cli.Fail(cli.Usage, "a duration is written 90m, 48h or 3d", "--for %q is not a duration of a second or more", lasts)
+					}
+					until = lasts
+				}
 				end, err := endOf(until, time.Now())
 				if err != nil {
 					return err
 				}
 				q.Until = &end
 			}
-			q.By = whoami()
-			through, err := s.through()
-			if err != nil {
-				return err
-			}
-			var done *api.Acted
-			if through {
-				done, err = s.ask(cmd.Context(), cohort, kind, q)
-			} else {
-				done, err = s.write(cmd.Context(), cohort, kind, q)
-			}
-			if err != nil {
-				return err
-			}
-			if a.json {
-				return cli.PrintJSON(a.out, done)
-			}
-			fmt.Fprintf(a.out, "%s: %s\n", cohort, cli.Printable(done.Said))
-			if done.Warning != "" {
-				fmt.Fprintf(a.errOut, "muster: warning: %s\n", cli.Printable(done.Warning))
-			}
-			return nil
+			return a.act(cmd.Context(), &s, cohort, kind, q)
 		},
 	}
 	s.flags(cmd)
@@ -175,10 +163,49 @@ not fit where the rollout stands exits with 1; 3 when somebody else was first.`,
 	switch kind {
 	case rollout.Approve:
 		cmd.Flags().Var(fromOne[int]{to: &q.Wave}, "wave", "the wave to approve, also before it waits")
+	case rollout.Resume:
+		cmd.Flags().BoolVar(&q.Aborted, "aborted", false, "also what somebody else aborted or rolled back")
 	case rollout.Freeze:
-		cmd.Flags().StringVar(&until, "until", "", "its end: a time (2026-12-01T08:00:00Z), or a duration from now (48h)")
+		cmd.Flags().StringVar(&lasts, "for", "", "how long it lasts (4h, 3d)")
+		cmd.Flags().StringVar(&until, "until", "", "its end: a time (2026-12-01T08:00:00Z), or a duration from now (48h, 3d)")
 	}
 	return cmd
+}
+
+// act does it, and says what was done.
+func (a *app) act(ctx context.Context, s *steering, cohort string, kind rollout.ActionKind, q api.Act) error {
+	q.By = whoami()
+	through, err := s.through()
+	if err != nil {
+		return err
+	}
+	var done *api.Acted
+	if through {
+		done, err = s.ask(ctx, cohort, kind, q)
+		err = withoutCollector(err, "the command writes the order itself")
+	} else {
+		done, err = s.write(ctx, cohort, kind, q)
+	}
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return cli.PrintJSON(a.out, done)
+	}
+	fmt.Fprintf(a.out, "%s: %s\n", cohort, cli.Printable(done.Said))
+	if done.Warning != "" {
+		fmt.Fprintf(a.errOut, "muster: warning: %s\n", cli.Printable(done.Warning))
+	}
+	return nil
+}
+
+// withoutCollector says how to go on when the collector is away.
+func withoutCollector(err error, does string) error {
+	if !errors.Is(err, api.ErrUnreachable) {
+		return err
+	}
+	way := "give --store and --keys (a collector named by MUSTER_COLLECTOR: unset it)"
+	return cli.Fail(cli.CodeOf(err, rules...), "without it: "+way+", and "+does, "%w", err)
 }
 
 // ask has the collector do it.
@@ -203,23 +230,11 @@ func (s *steering) write(ctx context.Context, cohort string, kind rollout.Action
 	if err != nil {
 		return nil, err
 	}
-	h, err := o.history(ctx)
+	in, trust, action, err := s.prepare(ctx, o, cohort, kind, q)
 	if err != nil {
 		return nil, err
 	}
-	in, trust, err := h.Steering(ctx, cohort)
-	if errors.Is(err, distributor.ErrNoRelease) {
-		known := []string{}
-		if in.Release != nil {
-			known = slices.Collect(maps.Keys(in.Release.Cohorts))
-		}
-		return nil, unknownCohort(cohort, known)
-	}
-	if err != nil {
-		return nil, err
-	}
-	in.By = q.By
-	done, err := rollout.Perform(ctx, o.store, trust, o.signer, in, rollout.Action{Kind: kind, By: q.By, Why: q.Reason, Wave: q.Wave, Epoch: q.Epoch, Until: q.Until}, time.Now())
+	done, err := rollout.Perform(ctx, o.store, trust, o.signer, in, action, time.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -236,16 +251,105 @@ func (s *steering) write(ctx context.Context, cohort string, kind rollout.Action
 	return out, nil
 }
 
+// prepare reads from the store what an action looks at beside the head, and from the collector, if one is named, what the hosts run that a hold names.
+func (s *steering) prepare(ctx context.Context, o *signed, cohort string, kind rollout.ActionKind, q api.Act) (in rollout.Input, trust manifest.TrustState, a rollout.Action, err error) {
+	a = rollout.Action{
+		Kind: kind, By: q.By, Why: q.Reason, Wave: q.Wave, Epoch: q.Epoch, Until: q.Until,
+		Hosts: q.Hosts, To: q.To, Now: q.Now, DropOverrides: q.DropOverrides, Aborted: q.Aborted,
+	}
+	h, err := o.history(ctx)
+	if err != nil {
+		return in, trust, a, err
+	}
+	in, trust, err = h.Steering(ctx, cohort)
+	if errors.Is(err, distributor.ErrNoRelease) {
+		known := []string{}
+		if in.Release != nil {
+			known = slices.Collect(maps.Keys(in.Release.Cohorts))
+		}
+		return in, trust, a, unknownCohort(cohort, known)
+	}
+	if err != nil {
+		return in, trust, a, err
+	}
+	in.By, in.Named = q.By, map[uint64]manifest.Envelope{}
+	if a.To != 0 {
+		env, epoch, err := h.Plain(ctx, cohort, a.To)
+		if errors.Is(err, distributor.ErrNoRelease) {
+			return in, trust, a, cli.Fail(cli.Usage, "`muster log "+cohort+"` lists its releases", "%w", err)
+		}
+		if err != nil {
+			return in, trust, a, err
+		}
+		a.To, in.Named[epoch] = epoch, env
+	}
+	if kind != rollout.Hold {
+		return in, trust, a, nil
+	}
+	if list := in.Release.Policy.Cohorts[cohort].Hosts.List; len(list) > 0 {
+		for _, host := range a.Hosts {
+			if !slices.Contains(list, host) {
+				return in, trust, a, unknownHost(host, cohort, list)
+			}
+		}
+	}
+	if !s.conn.given() {
+		return in, trust, a, nil
+	}
+	if a.Runs, err = s.conn.runs(ctx, cohort, a.Hosts); err != nil {
+		if a.To == 0 {
+			return in, trust, a, err
+		}
+		a.Runs = nil // named is what they are held at
+	}
+	for _, epoch := range a.Runs {
+		if env, of, err := h.Plain(ctx, cohort, epoch); err == nil && of == epoch {
+			in.Named[epoch] = env
+		}
+	}
+	return in, trust, a, nil
+}
+
+func unknownHost(host, cohort string, known []string) error {
+	return cli.Fail(cli.Usage, strings.TrimSpace(cli.Suggest(host, known)+" `muster hosts` lists them"), "no host %q in cohort %s", host, cohort)
+}
+
+// runs asks the collector what hosts of a cohort run.
+func (c *connection) runs(ctx context.Context, cohort string, hosts []string) (map[string]uint64, error) {
+	client, err := c.open()
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	list, err := client.Hosts(ctx, cohort, "")
+	if err != nil {
+		return nil, err
+	}
+	runs, known := map[string]uint64{}, []string{}
+	for _, h := range list {
+		known = append(known, h.Host)
+		if slices.Contains(hosts, h.Host) {
+			runs[h.Host] = h.Running
+		}
+	}
+	for _, h := range hosts {
+		if _, ok := runs[h]; !ok {
+			return nil, unknownHost(h, cohort, known)
+		}
+	}
+	return runs, nil
+}
+
 // endOf reads a time, or a duration from now.
 func endOf(s string, now time.Time) (time.Time, error) {
 	fail := func(format string, args ...any) (time.Time, error) {
-		return time.Time{}, cli.Fail(cli.Usage, "a time is written 2026-12-01T08:00:00Z, a duration from now 48h", format, args...)
+		return time.Time{}, cli.Fail(cli.Usage, "a time is written 2026-12-01T08:00:00Z, a duration from now 48h or 3d", format, args...)
 	}
 	if s == "" {
 		return fail("--until is missing")
 	}
 	t, err := time.Parse(time.RFC3339, s)
-	if d, derr := time.ParseDuration(s); derr == nil {
+	if d, derr := cli.Duration(s); derr == nil {
 		t, err = now.Add(d), nil
 	}
 	switch {

@@ -23,6 +23,7 @@ import (
 func (a *app) rolloutRunCmd() *cobra.Command {
 	var s steering
 	var prometheus string
+	var gateHosts []string
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "take cohorts to new releases, beside a collector that has no rollout key",
@@ -41,18 +42,19 @@ controllers may run at once. It ends with Ctrl-C, at any point.`,
 			if !s.conn.given() {
 				return cli.Fail(cli.Usage, "give --collector, or set MUSTER_COLLECTOR: it says what hosts run", "--collector is missing")
 			}
-			return a.runController(cmd.Context(), &s, prometheus)
+			return a.runController(cmd.Context(), &s, gate.Config{Prometheus: prometheus, HTTPHosts: gateHosts})
 		},
 	}
 	s.flags(cmd)
-	cmd.Flags().StringVar(&prometheus, "prometheus", "", "URL of the Prometheus that gates ask")
+	cmd.Flags().StringVar(&prometheus, "prometheus", "", "URL of the Prometheus that gates ask; without it gates that ask one are left to other controllers")
+	cmd.Flags().StringSliceVar(&gateHosts, "gate-hosts", nil, "hosts, with a port or for any, that http gates may ask; any that is not link-local, if left out")
 	return cmd
 }
 
 // readEvery is how often the store is read. Orders that somebody else writes are heard of from the collector at once.
 const readEvery = 2 * time.Second
 
-func (a *app) runController(ctx context.Context, s *steering, prometheus string) error {
+func (a *app) runController(ctx context.Context, s *steering, gates gate.Config) error {
 	o, err := s.open(ctx)
 	if err != nil {
 		return err
@@ -74,7 +76,8 @@ func (a *app) runController(ctx context.Context, s *steering, prometheus string)
 	if err != nil {
 		return err
 	}
-	keeper, err := gate.NewKeeper(gate.Config{Prometheus: prometheus, Setting: "this controller was not given one: give `muster rollout run` --prometheus URL"})
+	gates.Setting = "none was given: give `muster rollout run` --prometheus URL"
+	keeper, err := gate.NewKeeper(gates)
 	if err != nil {
 		return errors.Join(cli.Fail(cli.Usage, "give it as http://prometheus:9090", "--prometheus: %w", err), c.Close())
 	}
@@ -113,8 +116,12 @@ func (e *elsewhere) Cohort(ctx context.Context, cohort string) (*manifest.View, 
 		}
 	}
 	for _, h := range got.Hosts {
+		var waits time.Time
+		if h.Waits != nil {
+			waits = *h.Waits
+		}
 		seen.Hosts = append(seen.Hosts, rollout.Host{
-			Name: h.Name, Labels: h.Labels, Verdict: h.Verdict, Running: h.Running, Attempted: h.Attempted, Silent: h.Silent, Left: h.Left, Told: h.Told,
+			Name: h.Name, Labels: h.Labels, Verdict: h.Verdict, Running: h.Running, Attempted: h.Attempted, Silent: h.Silent, Left: h.Left, Told: h.Told, Waits: waits,
 			Reported: gate.Host{Name: h.Name, At: h.At, Refused: h.Refused, RolledBack: h.RolledBack, Drifted: h.Drifted, Restarts: h.Restarts, Probes: h.Probes, Failures: h.Failures, LatencyMS: h.LatencyMS},
 		})
 	}

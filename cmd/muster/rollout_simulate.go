@@ -16,6 +16,7 @@ import (
 	"github.com/muster-config/muster/cmd/internal/cli"
 	"github.com/muster-config/muster/distributor/inventory"
 	"github.com/muster-config/muster/distributor/manifest"
+	"github.com/muster-config/muster/distributor/rollout"
 	"github.com/muster-config/muster/distributor/rollout/gate"
 	"github.com/muster-config/muster/distributor/rollout/rehearse"
 	"github.com/muster-config/muster/distributor/rollout/standing"
@@ -312,10 +313,10 @@ func seen(p manifest.RolloutPolicy, well *rehearse.Result, n int, events, base f
 		g := p.Gates[name]
 		out := foreseenGate{Gate: name, Asks: standing.Asks(g), Sees: []*float64{}}
 		for _, w := range well.Waves {
-			bake, err := time.ParseDuration(p.Waves[w.Wave-1].Bake)
+			bake := rollout.Bake(&p, w.Wave)
 			text := "does not bake"
 			var sees *float64
-			if err == nil && bake > 0 {
+			if bake > 0 {
 				text = "nothing"
 				if f := gate.Detectable(g, gate.Size{Canary: w.Hosts, Control: n - w.Hosts, Events: events, Base: base, Bake: bake}); !math.IsInf(f, 0) && !math.IsNaN(f) {
 					sees, text = &f, strconv.FormatFloat(f, 'f', 1, 64)+" ×"

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,6 +38,9 @@ then nobody counts hosts, and gates are as the last order left them.`,
 			ctx := cmd.Context()
 			var r *api.Rollout
 			var err error
+			if !conn.given() && from.storeURL == "" && os.Getenv("MUSTER_STORE") == "" {
+				return cli.Fail(cli.Usage, "give --collector, or set MUSTER_COLLECTOR: it counts hosts too; or give --store, or set MUSTER_STORE: it says what the order holds", "neither --collector nor --store is given")
+			}
 			counted := conn.url != "" || conn.given() && from.storeURL == ""
 			if counted {
 				r, err = conn.rollout(ctx, args[0])

@@ -55,6 +55,9 @@ keyring of --keys or --keyring is trusted; without one, the store's own.`,
 			}
 			a.noteSkipped(h)
 			s := shownOf(h, d)
+			if s.Override, err = overrideOf(ctx, h, d.Release); err != nil {
+				return err
+			}
 			if a.json {
 				return cli.PrintJSON(a.out, s)
 			}
@@ -111,6 +114,7 @@ type shown struct {
 	Subject     string                 `json:"subject"`
 	Signer      string                 `json:"signer"`
 	PullRequest int                    `json:"pull_request"`
+	Proposer    string                 `json:"proposer"`
 	Approvers   []string               `json:"approvers"`
 	Created     time.Time              `json:"created"`
 	Evaluator   string                 `json:"evaluator"`
@@ -122,6 +126,16 @@ type shown struct {
 	Keys        []shownKey             `json:"keys"`
 	Trusted     string                 `json:"trusted"`
 	Cohorts     map[string]shownCohort `json:"cohorts"`
+	Override    *shownOverride         `json:"override,omitempty"` // kind override
+}
+
+// shownOverride is the emergency override that a release was made for.
+type shownOverride struct {
+	ID       string              `json:"id"`
+	Reason   string              `json:"reason"`
+	By       string              `json:"by"`
+	NotAfter *time.Time          `json:"not_after"`
+	Hosts    map[string][]string `json:"hosts"` // by cohort; an empty list: all of its hosts
 }
 
 type shownKey struct {
@@ -163,7 +177,7 @@ func shownOf(h *distributor.History, d *distributor.Detail) shown {
 	r := d.Release
 	s := shown{
 		Epoch: r.Epoch, Kind: r.Kind, Commit: r.Commit, Tree: r.Tree, Parents: append([]string{}, r.Parents...), Author: r.Author, Committer: r.Committer,
-		Subject: r.Subject, Signer: r.Signer, PullRequest: r.PullRequest, Approvers: append([]string{}, r.Approvers...), Created: r.Created,
+		Subject: r.Subject, Signer: r.Signer, PullRequest: r.PullRequest, Proposer: r.Proposer, Approvers: append([]string{}, r.Approvers...), Created: r.Created,
 		Evaluator: r.Evaluator, Settings: r.Settings, Source: r.Source.Object, SourceSize: r.Source.Size, Digest: d.Digest, Prev: r.Prev,
 		Keys: []shownKey{}, Trusted: h.Keyring, Cohorts: map[string]shownCohort{},
 	}
@@ -195,6 +209,46 @@ func shownOf(h *distributor.History, d *distributor.Detail) shown {
 	return s
 }
 
+// overrideOf is what a release of an override was made for, as the orders tell it that set the override; nil for another release.
+func overrideOf(ctx context.Context, h *distributor.History, r *manifest.Release) (*shownOverride, error) {
+	if r.Kind != manifest.ReleaseOverride {
+		return nil, nil
+	}
+	o := &shownOverride{ID: r.OverrideID, NotAfter: r.NotAfter, Hosts: map[string][]string{}}
+	for _, name := range overriddenIn(r) {
+		o.Hosts[name] = []string{}
+		entries, err := h.Log(ctx, name, 0)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries { // the newest first: it ends with the one that set it
+			if d := e.Decision; d != nil && d.Cohort == name && strings.HasPrefix(d.What, "override "+r.OverrideID+" of ") {
+				o.Reason, o.By, o.Hosts[name] = d.Why, d.By, append([]string{}, d.Hosts...)
+			}
+		}
+	}
+	return o, nil
+}
+
+func (o *shownOverride) print(line func(name, format string, args ...any)) {
+	line("override", "%s%s%s", o.ID, byText(o.By), untilText(o.NotAfter))
+	line("reason", "%s", orDash(o.Reason))
+	for _, name := range slices.Sorted(maps.Keys(o.Hosts)) {
+		where := "the whole cohort"
+		if hosts := o.Hosts[name]; len(hosts) > 0 {
+			where = cli.Names(hosts, 10)
+		}
+		line("  on", "%s: %s", name, where)
+	}
+}
+
+func byText(by string) string {
+	if by == "" {
+		return ""
+	}
+	return " by " + by
+}
+
 func (s shown) print(w io.Writer) {
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(w, "%-10s %s\n", name, cli.Printable(fmt.Sprintf(format, args...)))
@@ -203,6 +257,9 @@ func (s shown) print(w io.Writer) {
 		return fmt.Sprintf("%s <%s>, %s", p.Name, p.Email, p.At.UTC().Format(time.RFC3339))
 	}
 	line("epoch", "%d", s.Epoch)
+	if s.Override != nil {
+		s.Override.print(line)
+	}
 	line("commit", "%s", s.Commit)
 	line("parents", "%s", orDash(strings.Join(s.Parents, " ")))
 	line("subject", "%s", s.Subject)
@@ -214,7 +271,11 @@ func (s shown) print(w io.Writer) {
 		line("signer", "%s", s.Signer)
 	}
 	if s.PullRequest > 0 {
-		line("merged", "pull request %d, approved by %s", s.PullRequest, orDash(cli.Names(s.Approvers, 10)))
+		by := ""
+		if s.Proposer != "" {
+			by = " of " + s.Proposer
+		}
+		line("merged", "pull request %d%s, approved by %s", s.PullRequest, by, orDash(cli.Names(s.Approvers, 10)))
 	}
 	line("published", "%s", s.Created.UTC().Format(time.RFC3339))
 	line("evaluator", "%s", s.Evaluator)

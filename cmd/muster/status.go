@@ -22,15 +22,18 @@ func (a *app) statusCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status [COHORT]",
 		Short: "what each cohort is to run, and how many hosts confirm it",
-		Long: `Prints a line for every cohort: the epoch of the release that it is to run, and how
-many of the expected hosts confirm that they run it. STATE is
+		Long: `Prints a line for every cohort: the epoch of the release that it is to run, or, where a
+rollout went back or is halted, the one that was taken back, and OTHERS tells what hosts
+run instead; and how many of the expected hosts confirm that epoch. STATE is
 
   assigned   the release is assigned to the hosts, not all of them confirm it yet
   confirmed  every expected host confirms it
 
 or where a rollout stands: idle, advancing, baking, awaiting approval, paused,
 rolling back, halted, with the wave of how many; "muster rollout status" says more.
-Stops and what ends them are named below the table, emergency overrides above it. CONFIRMED counts the
+Above the table stands what was decided by hand, or stops a rollout, and acts now:
+halts, pauses, freezes, holds, emergency overrides, with who, why, since when, until
+when, and what ends it; what is over a day old is nagged about. CONFIRMED counts the
 hosts that confirm this very epoch. OTHERS counts the rest: those that are told to run
 the baseline, and do, and the others by verdict; "muster hosts" names them. In --json, "phase" is the rollout's own: "done" there
 says that the release is assigned to all hosts, not that they run it.`,
@@ -61,7 +64,7 @@ says that the release is assigned to all hosts, not that they run it.`,
 				fmt.Fprintln(a.out, "no cohort yet: nothing was published to the collector's store")
 				return nil
 			}
-			printOverrides(a.out, st, "", time.Now())
+			printActive(a.out, st, "", time.Now())
 			rows := [][]string{{"COHORT", "EPOCH", "STATE", "CONFIRMED", "OTHERS", "COMMIT", "SUBJECT"}}
 			var why []string
 			for _, name := range slices.Sorted(maps.Keys(st.Cohorts)) {
@@ -70,11 +73,8 @@ says that the release is assigned to all hosts, not that they run it.`,
 					name, fmt.Sprint(c.Target), stateOf(c), fmt.Sprintf("%s of %s", cli.Number(confirming(c)), cli.Number(c.Expected)),
 					others(c), cli.Short(c.Commit), c.Subject,
 				})
-				switch {
-				case c.Stale || c.Verdicts[verdict.Unknown] > 0:
+				if c.Stale || c.Verdicts[verdict.Unknown] > 0 {
 					why = append(why, name+": "+c.Why)
-				case standing.Stopped(c.Rollout):
-					why = append(why, name+": "+c.Rollout.Waits)
 				}
 				if c.Rollout != nil && len(c.Rollout.Queue) > 0 && standing.Stopped(c.Rollout) {
 					why = append(why, fmt.Sprintf("%s: %s behind it; `muster rollout status %s` lists them", name, cli.Count(len(c.Rollout.Queue), "release"), name))

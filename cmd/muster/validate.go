@@ -37,8 +37,9 @@ there is a warning.`,
 			if err := oneOf("format", format, "text", "json", "github"); err != nil {
 				return err
 			}
-			// The files are rendered too: what a format cannot hold refuses the commit as well.
-			res, err := a.build(cmd.Context(), e, pipeline.Options{Services: services, Cohorts: cohorts})
+			// The files are rendered too: what a format cannot hold refuses the commit as well. Their bytes are not asked for, and of what did not change
+			// not even the sources, unless -v looks into them.
+			res, err := a.build(cmd.Context(), e, pipeline.Options{Services: services, Cohorts: cohorts, Verdict: !verbose})
 			if err != nil {
 				return err
 			}
@@ -53,7 +54,7 @@ there is a warning.`,
 			case "json":
 				err = cli.PrintJSON(a.out, v)
 			case "github":
-				printAnnotations(a.out, res.Problems)
+				err = printAnnotations(a.raw, res.Problems)
 			default:
 				shown := res.Problems
 				if !verbose {
@@ -177,42 +178,4 @@ func without(res *pipeline.Rendered, services []string) []string {
 // printProblems writes one group of lines a problem.
 func printProblems(w io.Writer, problems []eval.Problem) {
 	_, _ = io.WriteString(w, eval.Format(problems)) // as all that is printed: who cannot be written to cannot be told either
-}
-
-// printAnnotations writes workflow commands, which GitHub shows beside the line of a pull request's diff.
-func printAnnotations(w io.Writer, problems []eval.Problem) {
-	data := strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A")
-	property := strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A", ":", "%3A", ",", "%2C")
-	for _, p := range problems {
-		at := eval.Pos{}
-		if len(p.SetAt) > 0 {
-			at = p.SetAt[0]
-		} else if len(p.SchemaAt) > 0 {
-			at = p.SchemaAt[0]
-		}
-		var props []string
-		if at.File != "" {
-			props = append(props, "file="+property.Replace(at.File))
-		}
-		if at.Line > 0 {
-			props = append(props, fmt.Sprintf("line=%d", at.Line))
-		}
-		if at.Col > 0 {
-			props = append(props, fmt.Sprintf("col=%d", at.Col))
-		}
-		name := string(p.Severity)
-		p.Severity = eval.SeverityError // the command names it
-		text := eval.Headline(p)
-		if len(p.Cohorts) > 0 {
-			text += " (" + cli.Names(p.Cohorts, 5) + ")"
-		}
-		// What else there is to see is in the message: an annotation has one place.
-		for _, at := range p.SetAt[min(1, len(p.SetAt)):] {
-			text += "\nset at " + cli.Printable(at.String())
-		}
-		for _, at := range p.SchemaAt {
-			text += "\nschema at " + cli.Printable(at.String())
-		}
-		fmt.Fprintf(w, "::%s %s::%s\n", name, strings.Join(props, ","), data.Replace(text))
-	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -90,7 +91,8 @@ reachable.`,
 				w.out, w.progress = io.Discard, plain(io.Discard)
 			}
 			if st, err := c.Status(cmd.Context()); err == nil { // what is wrong with the collector, the waiting tells
-				printOverrides(w.out, st, w.cohort, time.Now())
+				w.active = activeOf(st)
+				w.said = printActive(w.out, st, w.cohort, time.Now())
 			}
 			start := time.Now()
 			answer, err := w.run(cmd.Context())
@@ -147,8 +149,10 @@ type waiter struct {
 	// refused says why a commit was refused, "" if that is not known.
 	refused func(ctx context.Context, commit string) string
 
-	unassigned []string // cohorts of the newest answer
-	never      bool     // the commit was refused
+	active     map[string][]api.Active // of each cohort, likewise
+	said       []string                // what acts on the cohorts, as it was told at the beginning
+	unassigned []string                // cohorts of the newest answer
+	never      bool                    // the commit was refused
 }
 
 // run returns the last answer, if any was had, and nil when it is green.
@@ -314,44 +318,38 @@ func owed(g *api.Wait) string {
 // verdict prints who has not confirmed and why, and is the error that says so.
 func (w *waiter) verdict(g *api.Wait) error {
 	w.progress.end()
-	rows := [][]string{}
-	for _, name := range slices.Sorted(maps.Keys(g.Cohorts)) {
-		c := g.Cohorts[name]
-		for _, h := range c.Waiting {
-			rows = append(rows, []string{"  " + h.Host, name, string(h.Verdict), h.Why})
-		}
-		for _, h := range c.OwedHosts {
-			rows = append(rows, []string{"  " + h.Host, name, "owed", h.Why})
-		}
-	}
+	rows := hostRows(g, true)
 	if len(rows) > 0 {
 		fmt.Fprintln(w.out, "not confirmed:")
 		cli.PrintTable(w.out, rows)
 	}
 	// What the hosts do not say: the cohort is stopped, or nobody knows its hosts.
 	var whys []string
+	var stopped string
 	for _, name := range slices.Sorted(maps.Keys(g.Cohorts)) {
-		if c := g.Cohorts[name]; !c.Green && c.Why != "" && !slices.ContainsFunc(rows, func(row []string) bool { return row[1] == name && strings.Contains(c.Why, row[3]) }) {
+		c := g.Cohorts[name]
+		switch {
+		case c.Green || c.Why == "" || slices.ContainsFunc(c.Waiting, func(h verdict.Waiting) bool { return strings.Contains(c.Why, h.Why) }):
+		case w.saidAlready(name, c.Why):
+			stopped = cmp.Or(stopped, ": "+strings.SplitN(c.Why, ": ", 2)[0])
+		default:
 			whys = append(whys, name+": "+c.Why)
 			fmt.Fprintln(w.out, cli.Printable("  "+name+": "+c.Why))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(g.Cohorts)) {
 		// What is said of a halt already is not said again.
-		if c := g.Cohorts[name]; c.Rollout != "" && !c.Never {
+		if c := g.Cohorts[name]; c.Rollout != "" && !c.Never && !slices.Contains(w.said, name+": "+c.Rollout) {
 			fmt.Fprintln(w.out, cli.Printable("  "+name+": "+c.Rollout))
 		}
 	}
-	hint := "`muster hosts` shows every host; run the command again to wait longer"
-	if g.Never {
-		hint = "waiting does not help: change what stops it, then publish"
-	}
+	hint := w.hint(g)
 	if len(w.unassigned) > 0 {
 		hint = "a rollout controller does it (`rollout_key` in collector.yaml, or `muster rollout run`); or publish with --rollout=now"
 		return cli.Fail(cli.No, hint, "epoch %d is released and not assigned: %s", g.Epoch, cli.Names(w.unassigned, 10))
 	}
-	why := ""
-	if len(rows)+len(whys) == 0 && g.Why != "" {
+	why := stopped
+	if len(rows)+len(whys) == 0 && stopped == "" && g.Why != "" {
 		why = ": " + g.Why
 	}
 	return cli.Fail(cli.No, hint, "epoch %d is not confirmed: %s confirmed, %s waiting%s%s", g.Epoch, cli.Number(g.Confirmed), cli.Number(len(g.Waiting)), owed(g), why)

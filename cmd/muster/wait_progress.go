@@ -140,15 +140,11 @@ func (p *liveProgress) block(width, height int) []string {
 	return lines
 }
 
-// hostLines name every host that is not confirmed, and why; and each cohort of which no host says why it is not green.
+// hostLines name the hosts that are not confirmed, and why; and each cohort of which no host says why it is not green.
 func hostLines(g *api.Wait) []string {
-	var rows [][]string
 	var whys []string
 	for _, name := range slices.Sorted(maps.Keys(g.Cohorts)) {
 		c := g.Cohorts[name]
-		for _, h := range c.Waiting {
-			rows = append(rows, []string{"  " + h.Host, name, string(h.Verdict), h.Why})
-		}
 		if !c.Green && len(c.Waiting) == 0 && c.Why != "" {
 			whys = append(whys, cli.Printable("  "+name+": "+c.Why))
 		}
@@ -157,7 +153,7 @@ func hostLines(g *api.Wait) []string {
 		}
 	}
 	var b strings.Builder
-	cli.PrintTable(&b, rows)
+	cli.PrintTable(&b, hostRows(g, false))
 	return append(whys, strings.FieldsFunc(b.String(), func(r rune) bool { return r == '\n' })...)
 }
 

@@ -72,6 +72,14 @@ func TestLiveProgress(t *testing.T) {
 			t.Errorf("got\n%s\nwant\n%s", got, want)
 		}
 		p.answer(answerOf(1, "a", "b", "c", "d", "e", "f", "g"))
+		if len(s.lines) != 2 || !strings.HasPrefix(s.lines[1], "  7 hosts  prod  applying  epoch 7 is installed") {
+			t.Errorf("%s", s.text())
+		}
+		many := answerOf(1, "a", "b", "c", "d", "e", "f", "g")
+		for i := range many.Cohorts["prod"].Waiting {
+			many.Cohorts["prod"].Waiting[i].Why = fmt.Sprintf("reason %d", i)
+		}
+		p.answer(many)
 		if len(s.lines) != 5 || s.lines[4] != "  … and 4 more" || !strings.HasPrefix(s.lines[3], "  c ") {
 			t.Errorf("%s", s.text())
 		}

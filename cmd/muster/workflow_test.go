@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -12,13 +13,21 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
+// A tag can be moved to other code, a commit cannot; the version beside it is for people and for what updates it.
+// https://docs.github.com/en/actions/security-guides/security-hardening-for-github-actions#using-third-party-actions
+var (
+	pinned    = regexp.MustCompile(`^[a-z-]+/[a-z-]+@[0-9a-f]{40}$`)
+	versioned = regexp.MustCompile(`@([0-9a-f]{40} # v\d+\.\d+\.\d+|v\d+\.\d+\.\d+ # pin it by commit id)$`)
+)
+
 // TestWorkflows: the workflows that we give away have the least rights, and what others wrote is never a word of their shell: nothing is interpolated into a script.
 // https://docs.github.com/en/actions/security-guides/security-hardening-for-github-actions#understanding-the-risk-of-script-injections
 func TestWorkflows(t *testing.T) {
 	for file, rights := range map[string]map[string]string{
-		"action.yml":                       nil,
-		"examples/github/pull-request.yml": {"contents": "read", "checks": "write", "pull-requests": "write"},
-		"examples/github/publish.yml":      {"contents": "read", "pull-requests": "read", "statuses": "write"},
+		"action.yml": nil,
+		"cmd/muster/skeleton/.github/workflows/muster.yml": {"contents": "read"},
+		"examples/github/pull-request.yml":                 {"contents": "read", "checks": "write", "pull-requests": "write"},
+		"examples/github/publish.yml":                      {"contents": "read", "pull-requests": "read", "statuses": "write"},
 	} {
 		data, err := os.ReadFile(filepath.Join(moduleRoot(), filepath.FromSlash(file)))
 		if err != nil {
@@ -27,6 +36,11 @@ func TestWorkflows(t *testing.T) {
 		var doc map[string]any
 		if err := yaml.Unmarshal(data, &doc); err != nil {
 			t.Fatalf("%s: %v", file, err)
+		}
+		for line := range strings.Lines(string(data)) {
+			if strings.Contains(line, "- uses: ") && !versioned.MatchString(strings.TrimRight(line, "\n")) {
+				t.Errorf("%s: no version beside a pin: %s", file, line)
+			}
 		}
 		scripts := 0
 		each(doc, func(key string, value any) {
@@ -41,6 +55,8 @@ func TestWorkflows(t *testing.T) {
 				t.Errorf("%s uses what others wrote: %s", file, text)
 			case key == "pull_request_target":
 				t.Errorf("%s gives rights to what others wrote", file)
+			case key == "uses" && !strings.HasPrefix(text, "muster-config/muster@") && !pinned.MatchString(text):
+				t.Errorf("%s runs what others may move: %s", file, text)
 			}
 		})
 		if file != "examples/github/pull-request.yml" && scripts == 0 {
@@ -56,7 +72,7 @@ func TestWorkflows(t *testing.T) {
 		if !maps.Equal(got, rights) {
 			t.Errorf("%s asks for %v, want %v", file, got, rights)
 		}
-		if !strings.Contains(string(data), "fetch-depth: 0") || !strings.Contains(string(data), "persist-credentials: false") {
+		if !strings.Contains(string(data), "fetch-depth: 0 ") || !strings.Contains(string(data), "persist-credentials: false") {
 			t.Errorf("%s: history, or no credentials left behind", file)
 		}
 	}
@@ -105,7 +121,7 @@ func TestAction(t *testing.T) {
 	if err := os.Rename(w.dir, dir); err != nil {
 		t.Fatal(err)
 	}
-	inputs := map[string]string{"${{ inputs.token }}": ciToken, "${{ inputs.directory }}": dir, "${{ inputs.store }}": ""}
+	inputs := map[string]string{"${{ inputs.token }}": ciToken, "${{ inputs.directory }}": dir, "${{ inputs.store }}": "", "${{ inputs.author }}": ""}
 	cmd := exec.CommandContext(t.Context(), step.Shell, "-e", "-o", "pipefail", "-c", step.Run)
 	cmd.Dir = t.TempDir()
 	cmd.Env = append(os.Environ(), "RUNNER_TEMP="+bin)

@@ -32,6 +32,11 @@ func failed(problems []Problem) bool {
 	return slices.ContainsFunc(problems, func(p Problem) bool { return p.Severity == SeverityError })
 }
 
+// failedWhole reports whether an error is about no cohort: then it is about all.
+func failedWhole(problems []Problem) bool {
+	return slices.ContainsFunc(problems, func(p Problem) bool { return p.Severity == SeverityError && len(p.Cohorts) == 0 })
+}
+
 // sink is told how an evaluation goes on. Batches run at once, and so may its calls.
 type sink interface {
 	begins(what ...string) // theFleet, or services; they may begin and end more than once

@@ -63,11 +63,11 @@ func NewBare(req *Request) (*Bare, error) {
 			return nil, fmt.Errorf("service %s is not for this measurement: %s", name, first(problems))
 		}
 		r := &serviceRun{evaluation: e, ctx: ctx, service: s, inst: b.tree.load(s.dir)[s.dir], hide: newSecrets()}
-		if problems := r.build(true); failed(problems) || !r.hasValues {
+		cohorts, _ := e.cohorts(name)
+		if problems := r.build(cohorts); failed(problems) || !r.hasValues {
 			return nil, fmt.Errorf("service %s is not for this measurement: %s", name, first(problems))
 		}
 		out := bareService{Name: name, Dir: s.dir}
-		cohorts, _ := e.cohorts(name)
 		for _, c := range cohorts {
 			t := target{cohort: c, labels: e.policy.Cohorts[c].Labels}
 			layers, problems := r.layers(r.inject(t, 0), t)

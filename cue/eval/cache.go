@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Cache keeps what services evaluated to, on disk. It is never wrong, only cold: an entry is found by a digest of everything that decides it, and one
@@ -36,20 +37,47 @@ func OpenCache(dir string) (*Cache, error) {
 	return &Cache{store: store, seed: evaluatorSeed(id), run: (*supervisor).run}, nil
 }
 
+// Dir is the directory of the cache, for what else is worth to be kept there: it is this user's own and private, and what is used least is removed.
+func (c *Cache) Dir() string {
+	if c == nil {
+		return ""
+	}
+	return c.store.dir
+}
+
+// keeper is where answers are kept, each by its key.
+type keeper interface {
+	get(key cacheKey) ([]byte, bool)
+	put(key cacheKey, content []byte)
+	tidy()
+}
+
+// keeper is one file for all answers where these are small.
+func (c *Cache) keeper(req *Request) keeper {
+	if req.FilesToo || req.LeavesToo || req.SchemasToo {
+		return c.store
+	}
+	return c.store.verdicts(c.seed, time.Now())
+}
+
 // Run answers from the cache what it can and evaluates the rest. A nil Cache is Run. When all is there, no child is started.
 func (c *Cache) Run(ctx context.Context, req *Request, lim Limits) (*Result, error) {
 	if c == nil {
 		return Run(ctx, req, lim)
 	}
-	k, ok := newKeys(req, c.seed)
-	if !ok {
+	k, ok, err := newKeys(req, c.seed)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("evaluation: %w", err)
+	case !ok:
 		return Run(ctx, req, lim)
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("evaluation: %w", context.Cause(ctx))
 	}
+	kept := c.keeper(req)
 	s := newSupervisor(req, lim)
-	if err := c.fleet(ctx, k, s); err != nil {
+	if err := c.fleet(ctx, k, s, kept); err != nil {
 		return nil, err
 	}
 	if s.got.policy.failed() {
@@ -58,9 +86,12 @@ func (c *Cache) Run(ctx context.Context, req *Request, lim Limits) (*Result, err
 	policy := &s.got.policy.Policy
 	names, _ := selected(req, policy)
 	found := make([]lookup, len(names))
+	k.under(policy)
 	inParallel(len(names), func(i int) {
-		found[i].key, found[i].need = k.ofService(names[i], policy)
-		if data, ok := c.store.get(found[i].key); ok {
+		if found[i].key, found[i].need, found[i].err = k.ofService(names[i], kept); found[i].err != nil {
+			return
+		}
+		if data, ok := kept.get(found[i].key); ok {
 			if a, err := decodeAnswer(data); err == nil && a.Service == names[i] {
 				found[i].answer = a
 			}
@@ -69,6 +100,9 @@ func (c *Cache) Run(ctx context.Context, req *Request, lim Limits) (*Result, err
 	var missing []string
 	var all need
 	for i, name := range names {
+		if found[i].err != nil {
+			return nil, fmt.Errorf("evaluation: %w", found[i].err)
+		}
 		if found[i].answer != nil {
 			s.got.service(found[i].answer)
 			continue
@@ -77,20 +111,24 @@ func (c *Cache) Run(ctx context.Context, req *Request, lim Limits) (*Result, err
 		all.whole, all.hosts = all.whole || found[i].need.whole, all.hosts || found[i].need.hosts
 	}
 	if len(missing) == 0 {
+		kept.tidy()
 		return s.got.result(req), nil
 	}
 	narrow := *req
 	narrow.Files = k.filesFor(missing, all, policy)
+	if err := read(narrow.Files); err != nil {
+		return nil, fmt.Errorf("evaluation: %w", err)
+	}
 	s.req = &narrow
 	if err := c.run(s, ctx, missing); err != nil {
 		return nil, err
 	}
 	inParallel(len(names), func(i int) {
 		if a := s.got.services[names[i]]; found[i].answer == nil && !s.blamed[names[i]] && !slices.ContainsFunc(a.Problems, crashed) {
-			c.store.put(found[i].key, encodeAnswer(a))
+			kept.put(found[i].key, encodeAnswer(a))
 		}
 	})
-	c.store.tidy()
+	kept.tidy()
 	return s.got.result(req), nil
 }
 
@@ -99,17 +137,22 @@ type lookup struct {
 	key    cacheKey
 	need   need
 	answer *answer // nil: it is to be evaluated
+	err    error   // a file could not be read
 }
 
 // fleet finds or evaluates the fleet.
-func (c *Cache) fleet(ctx context.Context, k *keys, s *supervisor) error {
+func (c *Cache) fleet(ctx context.Context, k *keys, s *supervisor, kept keeper) error {
 	key := k.ofFleet()
-	if data, ok := c.store.get(key); ok {
+	if data, ok := kept.get(key); ok {
 		f := &fleetAnswer{}
 		if json.Unmarshal(data, f) == nil {
 			s.got.fleet(f)
 			return nil
 		}
+	}
+	// What the fleet reads (its packages, what they import, the list of hosts) may lie anywhere.
+	if err := read(s.req.Files); err != nil {
+		return fmt.Errorf("evaluation: %w", err)
 	}
 	if err := c.run(s, ctx, []string{}); err != nil {
 		return err
@@ -117,7 +160,7 @@ func (c *Cache) fleet(ctx context.Context, k *keys, s *supervisor) error {
 	// One that failed does not tell which list of hosts it read.
 	if f := s.got.policy; !f.failed() && !lists(&f.Policy) {
 		if data, err := json.Marshal(f); err == nil {
-			c.store.put(key, data)
+			kept.put(key, data)
 		}
 	}
 	return nil

@@ -47,10 +47,15 @@ type keys struct {
 	tree                func() cacheKey // of the whole tree, which nearly nothing needs
 	sharedReaches       bool            // shared files import services or the fleet
 	sharedHosts         bool            // shared CUE files may be about hosts
+
+	// What under sets.
+	policy *manifest.Policy
+	plain  cacheKey        // of what the policy says of all services
+	hosted func() cacheKey // of what it says of hosts too
 }
 
-// newKeys sorts out the request's files. ok is false for a request that has no tree.
-func newKeys(req *Request, seed cacheKey) (k *keys, ok bool) {
+// newKeys sorts out the request's files, and reads those that concern more than one service. ok is false for a request that has no tree.
+func newKeys(req *Request, seed cacheKey) (k *keys, ok bool, err error) {
 	k = &keys{req: req, seed: seed, own: map[string][]TreeFile{}}
 	byPath := func(a, b TreeFile) int { return strings.Compare(a.Path, b.Path) }
 	files := req.Files
@@ -61,12 +66,20 @@ func newKeys(req *Request, seed cacheKey) (k *keys, ok bool) {
 	module := moduleText
 	for i, f := range files {
 		if !fs.ValidPath(f.Path) || f.Path == "." || i > 0 && files[i-1].Path == f.Path {
-			return nil, false
+			return nil, false, nil
 		}
 		if name, ok := serviceOf(f.Path); ok {
-			k.own[name] = append(k.own[name], f)
+			own, from := k.own[name], i // those of one service stand together
+			if own != nil {
+				from -= len(own)
+			}
+			k.own[name] = files[from : i+1 : i+1]
 			continue
 		}
+		if err := read(files[i : i+1]); err != nil {
+			return nil, false, err
+		}
+		f = files[i]
 		if strings.HasPrefix(f.Path, fleetDir+"/") {
 			k.fleet = append(k.fleet, f)
 			continue
@@ -93,7 +106,7 @@ func newKeys(req *Request, seed cacheKey) (k *keys, ok bool) {
 	}
 	k.sharedSum, k.fleetSum = sumFiles(k.shared), sumFiles(k.fleet)
 	k.tree = sync.OnceValue(func() cacheKey { return sumFiles(files) })
-	return k, true
+	return k, true, nil
 }
 
 // mentions reports whether text may name a service's directory or the fleet's. An escape may spell anything.
@@ -150,10 +163,9 @@ func writeFiles(h hash.Hash, files []TreeFile) {
 	var b []byte
 	for _, f := range files {
 		b = append(strconv.AppendInt(b[:0], int64(len(f.Path)), 10), ' ')
-		b = append(append(b, f.Path...), ' ')
-		b = append(strconv.AppendInt(b, int64(len(f.Data)), 10), '\n')
-		h.Write(b)
-		h.Write(f.Data)
+		b = append(b, f.Path...)
+		sum := f.sum()
+		h.Write(append(b, sum[:]...))
 	}
 }
 
@@ -204,70 +216,137 @@ type need struct{ whole, hosts bool }
 
 // cohortPart is what decides of a cohort; also of those that do not carry the service, since a warning tells which values cohorts have.
 type cohortPart struct {
-	Name    string
-	Labels  map[string]string
-	Carries bool
-	Asked   bool
-	Hosts   *manifest.HostsPolicy `json:",omitempty"`
+	Name   string
+	Labels map[string]string
+	Asked  bool
+	Hosts  *manifest.HostsPolicy `json:",omitempty"`
 }
 
-// ofService is the key of a service's answer under the policy.
-func (k *keys) ofService(name string, policy *manifest.Policy) (cacheKey, need) {
-	own := k.own[name]
-	n := need{whole: k.sharedReaches}
-	if slices.Contains(policy.Precedence, "host") {
-		n.hosts = k.sharedHosts
-		for _, f := range own {
-			n.hosts = n.hosts || strings.HasPrefix(f.Path, "services/"+name+"/overlays/host/") || path.Ext(f.Path) == ".cue" && mayNameHosts(f.Data)
+// under sets the policy that ofService goes by.
+func (k *keys) under(policy *manifest.Policy) {
+	k.policy = policy
+	cohorts := func(hosts bool) (out []cohortPart) {
+		for _, c := range sorted(policy.Cohorts) {
+			p := policy.Cohorts[c]
+			part := cohortPart{Name: c, Labels: p.Labels, Asked: len(k.req.Cohorts) == 0 || slices.Contains(k.req.Cohorts, c)}
+			if hosts {
+				part.Hosts = &p.Hosts
+			}
+			out = append(out, part)
 		}
+		return out
 	}
-	for _, f := range own {
-		n.whole = n.whole || path.Ext(f.Path) == ".cue" && k.reaches(name, f)
-	}
-	parts := struct {
+	k.plain = k.key(struct {
 		Kind                   string
-		Service                string
-		Own, Shared            cacheKey
+		Shared                 cacheKey
 		Files, Leaves, Schemas bool
 		Precedence             []string
 		Cohorts                []cohortPart
-		Epochs                 map[string]uint64
-		Fleet, Whole           *cacheKey
-		Inventory              *manifest.Inventory
-		InventoryFile          *cacheKey
-		Overrides              []Override `json:",omitempty"`
-	}{
-		Kind: "service", Service: name, Own: sumFiles(own), Shared: k.sharedSum, Files: k.req.FilesToo, Leaves: k.req.LeavesToo, Schemas: k.req.SchemasToo,
-		Precedence: policy.Precedence, Epochs: map[string]uint64{},
-	}
-	for _, c := range sorted(policy.Cohorts) {
-		p := policy.Cohorts[c]
-		part := cohortPart{
-			Name: c, Labels: p.Labels, Carries: carries(p.Services, name), Asked: len(k.req.Cohorts) == 0 || slices.Contains(k.req.Cohorts, c),
-		}
-		if n.hosts {
-			part.Hosts = &p.Hosts
-		}
-		parts.Cohorts = append(parts.Cohorts, part)
-	}
-	parts.Overrides = overridesOf(k.req.Overrides, name)
-	for target, epochs := range k.req.Epochs {
-		if e := epochs[name]; e != 0 {
-			parts.Epochs[target] = e
-		}
-	}
-	if n.hosts {
-		parts.Fleet, parts.Inventory = &k.fleetSum, policy.Inventory
+	}{"policy", k.sharedSum, k.req.FilesToo, k.req.LeavesToo, k.req.SchemasToo, policy.Precedence, cohorts(false)})
+	k.hosted = sync.OnceValue(func() cacheKey {
+		parts := struct {
+			Kind          string
+			Cohorts       []cohortPart
+			Fleet         cacheKey
+			Inventory     *manifest.Inventory
+			InventoryFile *cacheKey
+		}{Kind: "hosts", Cohorts: cohorts(true), Fleet: k.fleetSum, Inventory: policy.Inventory}
 		if f, ok := k.inventory(policy); ok {
 			sum := sumFiles([]TreeFile{f})
 			parts.InventoryFile = &sum
 		}
+		return k.key(parts)
+	})
+}
+
+// ofService is the key of a service's answer under the policy. What a service's CUE files come to here is found in kept where they were not read.
+func (k *keys) ofService(name string, kept keeper) (cacheKey, need, error) {
+	own := sumFiles(k.own[name])
+	n, err := k.needs(name, own, kept)
+	if err != nil {
+		return cacheKey{}, n, err
+	}
+	e := &encoder{b: make([]byte, 0, 512)}
+	e.b = append(e.b, k.seed[:]...)
+	e.string("service")
+	e.string(name)
+	e.b = append(append(e.b, own[:]...), k.plain[:]...)
+	for _, c := range sorted(k.policy.Cohorts) {
+		e.bool(carries(k.policy.Cohorts[c].Services, name))
+	}
+	for _, target := range sorted(k.req.Epochs) {
+		if epoch := k.req.Epochs[target][name]; epoch != 0 {
+			e.string(target)
+			e.uint(epoch)
+		}
+	}
+	if overrides := overridesOf(k.req.Overrides, name); len(overrides) > 0 {
+		sum := k.key(overrides)
+		e.string("/overrides") // no target is called so
+		e.b = append(e.b, sum[:]...)
+	}
+	e.string("/") // nor so
+	e.bool(n.hosts)
+	e.bool(n.whole)
+	if n.hosts {
+		sum := k.hosted()
+		e.b = append(e.b, sum[:]...)
 	}
 	if n.whole {
 		sum := k.tree()
-		parts.Whole = &sum
+		e.b = append(e.b, sum[:]...)
 	}
-	return k.key(parts), n
+	return sha256.Sum256(e.b), n, nil
+}
+
+// The bits of what is kept of a service's CUE files.
+const (
+	factWhole = 1 << iota
+	factHosts
+)
+
+// needs says what the answer of a service depends on.
+func (k *keys) needs(name string, own cacheKey, kept keeper) (need, error) {
+	byHost := slices.Contains(k.policy.Precedence, "host")
+	n := need{whole: k.sharedReaches, hosts: byHost && k.sharedHosts}
+	unread := false
+	for _, f := range k.own[name] {
+		n.hosts = n.hosts || byHost && strings.HasPrefix(f.Path, "services/"+name+"/overlays/host/")
+		unread = unread || f.Unread != nil && path.Ext(f.Path) == ".cue"
+	}
+	var key cacheKey
+	if unread {
+		e := &encoder{b: slices.Clone(k.seed[:])}
+		e.string("facts")
+		e.string(k.module)
+		e.string(name)
+		key = sha256.Sum256(append(e.b, own[:]...))
+		if fact, ok := kept.get(key); ok && len(fact) == 1 {
+			n.whole, n.hosts = n.whole || fact[0]&factWhole != 0, n.hosts || byHost && fact[0]&factHosts != 0
+			return n, nil
+		}
+	}
+	var fact byte
+	for i := range k.own[name] {
+		if path.Ext(k.own[name][i].Path) != ".cue" {
+			continue
+		}
+		f := slices.Clone(k.own[name][i : i+1]) // others may look at the files at the same time
+		if err := read(f); err != nil {
+			return n, err
+		}
+		if k.reaches(name, f[0]) {
+			fact |= factWhole
+		}
+		if mayNameHosts(f[0].Data) {
+			fact |= factHosts
+		}
+	}
+	if unread {
+		kept.put(key, []byte{fact})
+	}
+	n.whole, n.hosts = n.whole || fact&factWhole != 0, n.hosts || byHost && fact&factHosts != 0
+	return n, nil
 }
 
 // carries looks a name up in a policy's list of services, which is sorted.
@@ -310,5 +389,5 @@ func (k *keys) filesFor(names []string, n need, policy *manifest.Policy) []TreeF
 
 // evaluatorSeed names what evaluates: other code, another schema or another form of entry never finds the entries of this one.
 func evaluatorSeed(executable string) cacheKey {
-	return sha256.Sum256(fmt.Appendf(nil, "entry 1\n%q\n%q\n%q\n%q", EvaluatorVersion, executable, schema.Fleet, schema.Service))
+	return sha256.Sum256(fmt.Appendf(nil, "entry 2\n%q\n%q\n%q\n%q", EvaluatorVersion, executable, schema.Fleet, schema.Service))
 }

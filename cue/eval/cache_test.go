@@ -89,9 +89,19 @@ func TestCacheAnswersWithoutAChild(t *testing.T) {
 		r := *req
 		change(&r)
 		before := len(entries(t, c))
+		res, err := c.Run(t.Context(), &r, noChild)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !res.Failed() {
+			t.Errorf("%s: nothing was to be evaluated", name)
+		}
 		cached(t, c, &r)
-		if len(entries(t, c)) == before {
-			t.Errorf("%s: nothing was evaluated", name)
+		if small := !r.FilesToo && !r.LeavesToo; small != (len(entries(t, c)) == before) {
+			t.Errorf("%s: %d entries, then %d", name, before, len(entries(t, c)))
+		}
+		if res, err = c.Run(t.Context(), &r, noChild); err != nil || res.Failed() {
+			t.Errorf("%s: something is to be evaluated again: %v %v", name, err, res.Problems)
 		}
 	}
 	// What is not asked for does not.

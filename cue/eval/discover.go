@@ -24,6 +24,9 @@ type layerFile struct {
 	label string // "" for base
 	value string
 	node  *layer.Node // nil when it could not be read
+
+	broken  bool     // it has errors: who takes it gets no unit
+	cohorts []string // that take it; nil is all, or none
 }
 
 // discover finds and reads the layers of a service.
@@ -37,8 +40,12 @@ func (e *evaluation) discover(name string) (*service, []Problem) {
 	}
 	read := func(f *layerFile) *layerFile {
 		n, errs := layer.Read(f.path, t.files[f.path], f.label == "")
-		problems = append(problems, fromLayer(name, errs)...)
-		f.node = n
+		f.cohorts = e.takers(name, f.label, f.value)
+		for _, p := range fromLayer(name, errs) {
+			p.Cohorts = f.cohorts
+			problems = append(problems, p)
+		}
+		f.node, f.broken = n, len(errs) > 0
 		return f
 	}
 	overlays := s.dir + "/overlays"
@@ -78,6 +85,7 @@ func (e *evaluation) discover(name string) (*service, []Problem) {
 			}
 			if other := s.overlays[label][stem]; other != nil {
 				fail(SeverityError, file, "a second overlay for %s=%s: %s is there already", label, stem, other.path)
+				problems[len(problems)-1].Cohorts, other.broken = other.cohorts, true
 				continue
 			}
 			s.overlays[label][stem] = read(&layerFile{path: file, label: label, value: stem})
@@ -87,6 +95,34 @@ func (e *evaluation) discover(name string) (*service, []Problem) {
 		fail(SeverityError, s.dir, "nothing to render: a service has a base (base.yaml, .json, .toml or .env) or a CUE package")
 	}
 	return s, problems
+}
+
+// takers are the cohorts that take an overlay; nil if those are all that carry the service, or none.
+func (e *evaluation) takers(service, label, value string) []string {
+	if label == "" {
+		return nil // base
+	}
+	var out []string
+	all := true
+	for _, name := range sorted(e.policy.Cohorts) {
+		c := e.policy.Cohorts[name]
+		if !carries(c.Services, service) {
+			continue
+		}
+		takes := false
+		if label == "host" {
+			takes = slices.Contains(e.holders(service, value), name)
+		} else if v, ok := labelValue(label, name, c.Labels); ok {
+			takes = v == value
+		}
+		if all = all && takes; takes {
+			out = append(out, name)
+		}
+	}
+	if all {
+		return nil
+	}
+	return out
 }
 
 // misplaced says what is wrong with where an overlay is: a label outside the precedence is an error, a value that no cohort has a warning.
@@ -113,6 +149,16 @@ func (e *evaluation) misplaced(service, label, value string) (string, Severity) 
 		msg += fmt.Sprintf(" (did you mean %q?)", near)
 	}
 	return msg, SeverityWarning
+}
+
+// broken reports whether a layer that applies to a target could not be read.
+func (s *service) broken(t target) bool {
+	for label, byValue := range s.overlays {
+		if value, ok := t.value(label); ok && byValue[value] != nil && byValue[value].broken {
+			return true
+		}
+	}
+	return s.base != nil && s.base.broken
 }
 
 // files are the layers of the service that are files, base first.

@@ -15,6 +15,8 @@ type layerUse struct {
 	name string // unique in the service
 	node *layer.Node
 	pkg  cue.Value
+
+	cohorts []string // that take it; nil is all, or none
 }
 
 // overlayLabels checks where the overlays written in CUE are.
@@ -44,11 +46,15 @@ func (r *serviceRun) overlayLabels() []Problem {
 func (r *serviceRun) layers(pkg cue.Value, t target) (*stack, []Problem) {
 	s := &stack{}
 	var problems []Problem
-	add := func(file *layerFile, path cue.Path, name string) {
+	add := func(file *layerFile, path cue.Path, label, value string) {
+		name := "base"
+		if label != "" {
+			name = label + "=" + value
+		}
 		var n *layer.Node
 		if file != nil {
 			n = file.node
-			r.use(file.path, n, pkg)
+			r.use(file.path, n, pkg, file.cohorts)
 		}
 		if r.inst != nil {
 			if v := pkg.LookupPath(path); v.Exists() {
@@ -61,17 +67,17 @@ func (r *serviceRun) layers(pkg cue.Value, t target) (*stack, []Problem) {
 					})
 				})
 				if t.host == "" || strings.HasPrefix(name, "host=") { // the others were seen for the cohort
-					r.use(name+" "+t.name(), c, pkg)
+					r.use(name+" "+t.name(), c, pkg, r.takers(r.name, label, value))
 				}
 				n = layer.Merge(n, c)
 			}
 		}
 		s.push(name, n)
 	}
-	add(r.base, basePath, "base")
+	add(r.base, basePath, "", "")
 	for _, label := range r.policy.Precedence {
 		if value, ok := t.value(label); ok {
-			add(r.overlays[label][value], cue.MakePath(cue.Str("overlay"), cue.Str(label), cue.Str(value)), label+"="+value)
+			add(r.overlays[label][value], cue.MakePath(cue.Str("overlay"), cue.Str(label), cue.Str(value)), label, value)
 		}
 	}
 	problems = append(problems, r.override(s, t)...)
@@ -93,11 +99,11 @@ func (r *serviceRun) fromCUE(v cue.Value, base bool) (*layer.Node, []Problem) {
 }
 
 // use remembers a layer for the check of each alone, once.
-func (r *serviceRun) use(name string, n *layer.Node, pkg cue.Value) {
+func (r *serviceRun) use(name string, n *layer.Node, pkg cue.Value, cohorts []string) {
 	if n == nil || !r.hasValues || slices.ContainsFunc(r.alone, func(u layerUse) bool { return u.name == name }) {
 		return
 	}
-	r.alone = append(r.alone, layerUse{name: name, node: n, pkg: pkg})
+	r.alone = append(r.alone, layerUse{name: name, node: n, pkg: pkg, cohorts: cohorts})
 }
 
 // layersAlone checks each layer by itself, so that what a later one hides is found too: an unknown field is an error; a refused value that no
@@ -105,7 +111,7 @@ func (r *serviceRun) use(name string, n *layer.Node, pkg cue.Value) {
 func (r *serviceRun) layersAlone(problems []Problem) []Problem {
 	if r.inst != nil && r.hasValues {
 		for _, f := range r.files() { // those that no cohort of this request uses
-			r.use(f.path, f.node, r.pkg)
+			r.use(f.path, f.node, r.pkg, f.cohorts)
 		}
 	}
 	known := map[string]bool{}
@@ -132,7 +138,8 @@ func (r *serviceRun) layersAlone(problems []Problem) []Problem {
 			unknown := strings.HasPrefix(p.Message, "unknown field")
 			switch {
 			case unknown:
-				// It is wrong whoever uses the layer: not a matter of cohorts.
+				// It is wrong whoever takes the layer, also where a later one hides it.
+				p.Cohorts = u.cohorts
 				problems = slices.DeleteFunc(problems, func(q Problem) bool {
 					return q.Path == p.Path && q.Message == p.Message && slices.Equal(q.SetAt, p.SetAt)
 				})

@@ -9,21 +9,27 @@ import (
 	"cuelang.org/go/cue/ast"
 	"cuelang.org/go/cue/build"
 	"cuelang.org/go/cue/token"
+
+	"github.com/muster-config/muster/cue/eval/layer"
 )
 
-// build compiles the package, and checks what does not depend on a cohort.
-func (r *serviceRun) build(willEvaluate bool) []Problem {
+// build compiles the package, and checks what does not depend on a cohort, before these cohorts are evaluated.
+func (r *serviceRun) build(cohorts []string) []Problem {
 	r.pkg = r.ctx.BuildInstance(r.inst)
 	c := r.checker(r.pkg, nil)
 	r.conditional = conditional(r.inst)
+	// The check of each cohort says better what is wrong with what it takes, and is about no other one.
+	below := func(p Problem, path string) bool { return p.Path == path || strings.HasPrefix(p.Path, path+".") }
+	taken := func(p Problem) bool {
+		return slices.ContainsFunc(r.overlaysTaken(cohorts), func(path string) bool { return below(p, path) })
+	}
 	if err := r.pkg.Err(); err != nil && !r.conditional {
-		return r.injected(c.raw(r.pkg, err))
+		if ps := slices.DeleteFunc(r.injected(c.raw(r.pkg, err)), taken); len(ps) > 0 {
+			return ps
+		}
 	}
 	if err := r.pkg.Validate(); err != nil {
-		ps := r.injected(c.raw(r.pkg, err))
-		if willEvaluate { // the check of each cohort says it better
-			ps = slices.DeleteFunc(ps, func(p Problem) bool { return p.Path == "values" || strings.HasPrefix(p.Path, "values.") })
-		}
+		ps := slices.DeleteFunc(r.injected(c.raw(r.pkg, err)), func(p Problem) bool { return taken(p) || len(cohorts) > 0 && below(p, "values") })
 		if r.conditional { // its `if` may have no value yet: see whole
 			ps = slices.DeleteFunc(ps, func(p Problem) bool { return p.Path == "" })
 		}
@@ -58,6 +64,19 @@ func (r *serviceRun) build(willEvaluate bool) []Problem {
 	}
 	r.epoch = r.pkg.LookupPath(releasePath).Exists() && refersTo(r.inst, "release")
 	return problems
+}
+
+// overlaysTaken are the paths of the package's overlays that one of the cohorts takes.
+func (r *serviceRun) overlaysTaken(cohorts []string) []string {
+	var out []string
+	for _, t := range r.targets(cohorts) {
+		for _, label := range r.policy.Precedence {
+			if value, ok := t.value(label); ok {
+				out = append(out, layer.PathText([]string{"overlay", label, value}))
+			}
+		}
+	}
+	return out
 }
 
 // conditional reports whether the package itself has an `if` or a `for`: what it looks at may be there only once a cohort's values are filled in.

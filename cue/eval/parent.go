@@ -53,6 +53,9 @@ func (l Limits) orDefaults() Limits {
 // the culprit is evaluated in a child of its own, and another child goes on with the rest. An error is about the machinery (no child could be started,
 // cancelled); what is wrong with the input is in Result.Problems.
 func Run(ctx context.Context, req *Request, lim Limits) (*Result, error) {
+	if err := read(req.Files); err != nil {
+		return nil, fmt.Errorf("evaluation: %w", err)
+	}
 	s := newSupervisor(req, lim)
 	if err := s.run(ctx, nil); err != nil {
 		return nil, err
@@ -68,7 +71,9 @@ type supervisor struct {
 	blamed   map[string]bool // those whose answer is that a limit was blown, which is no property of the input alone
 	suspects []string        // to be evaluated alone
 	pardoned map[string]bool // those that were evaluated when somebody killed the child: once that says nothing of them
-	output   int64           // bytes that all children gave
+
+	mu     sync.Mutex // suspects are evaluated at the same time: it is held for blamed and output meanwhile
+	output int64      // bytes that all children gave
 }
 
 func newSupervisor(req *Request, lim Limits) *supervisor {
@@ -80,6 +85,9 @@ func (s *supervisor) run(ctx context.Context, names []string) error {
 	total, cancel := context.WithTimeout(ctx, s.lim.Total)
 	defer cancel()
 	for {
+		if err := s.together(ctx, total); err != nil {
+			return err
+		}
 		todo := s.next(names)
 		if s.got.policy != nil && len(todo) == 0 {
 			return nil
@@ -112,6 +120,35 @@ func (s *supervisor) run(ctx context.Context, names []string) error {
 			return fmt.Errorf("%s before any service was evaluated", end.reason)
 		}
 	}
+}
+
+// together evaluates suspects each in a child of its own, as many at once as a child evaluates services: several that have no end cost the time of one. What
+// does not come to an answer or to blame is left to run.
+func (s *supervisor) together(ctx, total context.Context) error {
+	for len(s.suspects) > 1 {
+		some := slices.Clone(s.suspects[:min(len(s.suspects), workers())])
+		s.suspects = s.suspects[len(some):]
+		ends := make([]ending, len(some))
+		var wg sync.WaitGroup
+		for i := range some {
+			wg.Go(func() { ends[i] = s.child(total, some[i:i+1], false) })
+		}
+		wg.Wait()
+		if ctx.Err() != nil {
+			return fmt.Errorf("evaluation: %w", context.Cause(ctx))
+		}
+		for i, end := range ends {
+			switch {
+			case s.got.services[some[i]] != nil || end.reason == "" || total.Err() != nil || s.output > allOutput*s.lim.Output:
+			case !end.killed || !s.pardon(some[i:i+1]):
+				s.blame(some[i], end.reason)
+			}
+			if end.err != nil && total.Err() == nil {
+				return end.err
+			}
+		}
+	}
+	return nil
 }
 
 // pardon reports whether what was evaluated alone in a child that somebody killed is to be tried once more.
@@ -291,11 +328,16 @@ var errOutput = errors.New("too much output")
 func (s *supervisor) receive(r io.Reader, under *underWay) error {
 	in := bufio.NewReaderSize(r, 64<<10)
 	for {
+		s.mu.Lock()
 		most := min(s.lim.Output, allOutput*s.lim.Output-s.output) + 1<<20 // what is not the answer itself is small
+		s.mu.Unlock()
 		m, size, err := readMessage(in, most)
+		s.mu.Lock()
 		s.output += size
+		all := s.output
+		s.mu.Unlock()
 		switch {
-		case errors.Is(err, errOutput), err == nil && s.output > allOutput*s.lim.Output:
+		case errors.Is(err, errOutput), err == nil && all > allOutput*s.lim.Output:
 			return errOutput
 		case errors.Is(err, io.EOF):
 			return nil
@@ -327,7 +369,9 @@ func (s *supervisor) take(m *message, under *underWay) error {
 		if err != nil {
 			return err
 		}
+		s.mu.Lock()
 		s.blamed[a.Service] = m.Blamed
+		s.mu.Unlock()
 		s.got.service(a)
 	}
 	return nil
@@ -340,7 +384,8 @@ type underWay struct {
 
 	mu     sync.Mutex
 	timers map[string]*time.Timer
-	late   []string
+	began  map[string]time.Time
+	late   bool
 	done   bool
 }
 
@@ -348,9 +393,10 @@ func (u *underWay) begin(names []string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.timers == nil {
-		u.timers = map[string]*time.Timer{}
+		u.timers, u.began = map[string]*time.Timer{}, map[string]time.Time{}
 	}
 	for _, n := range names {
+		u.began[n] = time.Now()
 		u.timers[n] = time.AfterFunc(u.wall, func() { u.overtime(n) })
 	}
 }
@@ -370,25 +416,24 @@ func (u *underWay) overtime(name string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.timers[name] != nil && !u.done {
-		u.late = append(u.late, name)
+		u.late = true
 		u.over()
 	}
 }
 
-// stop ends the watch. The suspects are those that were late, or else all that was under way.
+// stop ends the watch. The suspects are all that was under way; if one was late, only what took more than half of its time: the next one, that is, if several
+// have no end.
 func (u *underWay) stop() (suspects []string, late bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.done = true
 	for _, n := range sorted(u.timers) {
 		u.timers[n].Stop()
-		suspects = append(suspects, n)
+		if !u.late || time.Since(u.began[n]) > u.wall/2 {
+			suspects = append(suspects, n)
+		}
 	}
-	if len(u.late) > 0 {
-		slices.Sort(u.late)
-		return u.late, true
-	}
-	return suspects, false
+	return suspects, u.late
 }
 
 func size(n int64) string {

@@ -117,7 +117,7 @@ const (
 func Format(problems []Problem) string {
 	column := 0
 	for _, p := range problems {
-		if n := utf8.RuneCountInString(Headline(p)); len(p.Cohorts) > 0 && n <= maxColumn {
+		if n := utf8.RuneCountInString(Headline(p)); listed(p) > 0 && n <= maxColumn {
 			column = max(column, n)
 		}
 	}
@@ -128,7 +128,7 @@ func Format(problems []Problem) string {
 		if more := len(p.Cohorts) - maxNamed; more > 0 {
 			names += fmt.Sprintf(" and %d more", more)
 		}
-		switch n := len(p.Cohorts); {
+		switch n := listed(p); {
 		case n == 1:
 			line = fmt.Sprintf("%-*s  (cohort %s)", column, line, names)
 		case n > 1:
@@ -143,6 +143,14 @@ func Format(problems []Problem) string {
 		}
 	}
 	return b.String()
+}
+
+// listed is how many cohorts are named. An unknown field of an overlay is wrong whoever takes it: where it is set says more.
+func listed(p Problem) int {
+	if strings.HasPrefix(p.Message, "unknown field") && len(p.SetAt) > 0 && strings.Contains(p.SetAt[0].File, "/overlays/") {
+		return 0
+	}
+	return len(p.Cohorts)
 }
 
 // printable replaces what a terminal would obey, or what would turn the direction of the line.

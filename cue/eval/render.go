@@ -71,13 +71,13 @@ func (r *serviceRun) all(before []Problem) ([]Unit, []Problem) {
 	}
 	problems = append(problems, r.readOverrides()...)
 	if r.inst != nil {
-		problems = append(problems, r.build(len(cohorts) > 0)...)
-		if failed(problems) {
+		problems = append(problems, r.build(cohorts)...)
+		if failedWhole(problems) {
 			return nil, problems
 		}
 		problems = append(problems, r.overlayLabels()...)
 	}
-	if failed(problems) {
+	if failedWhole(problems) {
 		return nil, problems
 	}
 	r.lints.service = r.name
@@ -85,6 +85,10 @@ func (r *serviceRun) all(before []Problem) ([]Unit, []Problem) {
 	bad := map[string]bool{}
 	complete := len(r.req.Cohorts) == 0 // what has no effect for some cohorts may have one for the others
 	for _, t := range r.targets(cohorts) {
+		if r.broken(t) { // told above
+			bad[t.cohort], complete = true, false
+			continue
+		}
 		epoch := r.req.Epochs[t.name()][r.name]
 		u, layers, ps := r.unit(t, epoch)
 		if r.inst != nil {

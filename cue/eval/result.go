@@ -4,6 +4,8 @@
 package eval
 
 import (
+	"crypto/sha256"
+	"errors"
 	"time"
 
 	"github.com/muster-config/muster/distributor/manifest"
@@ -16,6 +18,31 @@ var EvaluatorVersion = "muster 0.1 cue v0.17.1"
 type TreeFile struct {
 	Path string
 	Data []byte
+	// Sum is the SHA-256 of the content where it is known; then Unread may get the content, in place of Data, if it is needed after all.
+	Sum    [sha256.Size]byte
+	Unread func() ([]byte, error)
+}
+
+func (f *TreeFile) sum() [sha256.Size]byte {
+	if f.Sum == ([sha256.Size]byte{}) {
+		f.Sum = sha256.Sum256(f.Data)
+	}
+	return f.Sum
+}
+
+// read gets the contents that were left out.
+func read(files []TreeFile) error {
+	errs := make([]error, len(files))
+	inParallel(len(files), func(i int) {
+		f := &files[i]
+		if f.Unread == nil {
+			return
+		}
+		if f.Data, errs[i] = f.Unread(); errs[i] == nil {
+			f.Unread = nil
+		}
+	})
+	return errors.Join(errs...)
 }
 
 // Request is what the child is asked.

@@ -107,6 +107,8 @@ type Cohort struct {
 	Rollout *Rollout `json:"rollout,omitempty"`
 	// Overrides are the emergency overrides that act on it, the oldest first.
 	Overrides []Override `json:"overrides,omitempty"`
+	// Active is all that was decided by hand, or by a halt, and acts on it now: overrides too.
+	Active []Active `json:"active,omitempty"`
 }
 
 // Override is an emergency override that acts on a cohort. What it changes is not told: it may be a secret.
@@ -120,6 +122,7 @@ type Override struct {
 	Created  time.Time `json:"created"`
 	NotAfter time.Time `json:"not_after"`
 	Ending   bool      `json:"ending,omitempty"` // it is taken from its hosts in steps
+	Yields   bool      `json:"yields,omitempty"` // it acts on nobody: the release that it was laid over was taken back
 }
 
 // Status is GET /v1/cohorts and `muster status --json`.

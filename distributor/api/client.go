@@ -159,6 +159,9 @@ func (c *Client) do(ctx context.Context, method, path string, query url.Values, 
 	req.Header.Set("Accept", "application/json")
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
+		if method == http.MethodPut && strings.HasPrefix(path, PathObjects) {
+			req.Header.Set("Content-Type", "application/octet-stream")
+		}
 	}
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)

@@ -16,15 +16,21 @@ import (
 )
 
 // Acts are what POST /v1/cohorts/{c}/{act} takes, for people with the role operator.
-var Acts = []string{"pause", "resume", "approve", "abort", "supersede", "refresh", "freeze", "unfreeze"}
+var Acts = []string{"pause", "resume", "approve", "abort", "supersede", "refresh", "freeze", "unfreeze", "hold", "unhold", "rollback"}
 
 // Act is the body of that.
 type Act struct {
 	Reason string     `json:"reason"`
 	Epoch  uint64     `json:"epoch,omitempty"` // the target that the person looked at: with another one under way it is refused
 	Wave   int        `json:"wave,omitempty"`  // approve: which; 0: the one that waits
-	Until  *time.Time `json:"until,omitempty"` // freeze: its end
+	Until  *time.Time `json:"until,omitempty"` // freeze, hold: its end
 	By     string     `json:"by,omitempty"`    // who does it; a token's own name stands above it
+
+	Hosts         []string `json:"hosts,omitempty"`          // hold, unhold
+	To            uint64   `json:"to,omitempty"`             // rollback: the epoch, 0: the baseline; hold: the epoch, 0: what each host runs
+	Now           bool     `json:"now,omitempty"`            // rollback: all hosts at once
+	DropOverrides bool     `json:"drop_overrides,omitempty"` // rollback: overrides are taken from their hosts as well
+	Aborted       bool     `json:"aborted,omitempty"`        // resume: also what another person aborted or rolled back
 }
 
 // Acted answers it.
@@ -138,9 +144,10 @@ type ObservedHost struct {
 	Verdict   verdict.Code      `json:"verdict"`
 	Running   uint64            `json:"running"`
 	Attempted uint64            `json:"attempted"`
-	Silent    time.Time         `json:"silent"`         // since when, if Verdict is silent
-	Left      bool              `json:"left,omitempty"` // silent because its agent said that it stops
-	Told      time.Time         `json:"told"`           // when it was told what it is to run
+	Silent    time.Time         `json:"silent"`          // since when, if Verdict is silent
+	Left      bool              `json:"left,omitempty"`  // silent because its agent said that it stops
+	Told      time.Time         `json:"told"`            // when it was told what it is to run
+	Waits     *time.Time        `json:"waits,omitempty"` // by the host's clock: until then it waits for its turn of the spread
 
 	At         time.Time `json:"at"` // of its last report
 	Refused    bool      `json:"refused,omitempty"`

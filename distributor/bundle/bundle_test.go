@@ -296,3 +296,40 @@ func mustIndex(t testing.TB, ix Index) []byte {
 	}
 	return doc
 }
+
+// What ScanKeeping keeps is what Extract gives; what is more than it may keep is read again. Either way decoders that are used again carry nothing over.
+func TestScanKeeping(t *testing.T) {
+	for _, big := range []string{strings.Repeat("a", 5000), "b", strings.Repeat("c", 70_000)} {
+		files := append(sample(), File{Path: "zz/big", Mode: 0o644, Data: []byte(big)})
+		p := pack(t, files)
+		var all int64
+		for _, f := range files {
+			all += int64(len(f.Data))
+		}
+		for most, kept := range map[int64]bool{0: false, 1: false, all - 1: false, all: true, all + 1: true} {
+			plan, data, err := ScanKeeping(bytes.NewReader(p.Data), most)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if (data != nil) != kept {
+				t.Fatalf("%d bytes, at most %d: kept %t", all, most, data != nil)
+			}
+			i := 0
+			if err := Extract(bytes.NewReader(p.Data), plan, func(e Entry, r io.Reader) error {
+				content, err := io.ReadAll(r)
+				if kept && !bytes.Equal(content, data[i]) {
+					t.Errorf("%s differs", e.Path)
+				}
+				i++
+				return err
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		broken := append([]byte(nil), p.Data...)
+		broken[len(broken)/2] ^= 0xff
+		if _, _, err := ScanKeeping(bytes.NewReader(broken), all); err == nil {
+			t.Error("broken bytes pass")
+		}
+	}
+}

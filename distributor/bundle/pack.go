@@ -9,6 +9,7 @@ import (
 	"math/bits"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/klauspost/compress/zstd"
@@ -65,10 +66,11 @@ func write(files []File, entries []Entry) (*Packed, error) {
 		size += 512 + (int64(len(f.Data))+511)&^511
 	}
 	var out bytes.Buffer
-	z, err := zstd.NewWriter(&out, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(window(size)))
+	z, err := encoderOf(window(size))
 	if err != nil {
 		return nil, fmt.Errorf("pack: %w", err)
 	}
+	z.Reset(&out)
 	sum, count := sha256.New(), &counter{}
 	tw := tar.NewWriter(io.MultiWriter(z, sum, count))
 	for _, f := range files {
@@ -85,6 +87,7 @@ func write(files []File, entries []Entry) (*Packed, error) {
 	if err := z.Close(); err != nil {
 		return nil, fmt.Errorf("pack: %w", err)
 	}
+	rest(z, window(size))
 	if count.n > MaxTar {
 		return nil, refuse(CodeTooLarge, "", "more than %d bytes in all", MaxTar)
 	}
@@ -93,6 +96,24 @@ func write(files []File, entries []Entry) (*Packed, error) {
 		Data: out.Bytes(), Object: fmt.Sprintf("sha256:%x", object), Tar: digest(sum), TarSize: count.n,
 		Content: ContentOf(entries), Files: len(entries),
 	}, nil
+}
+
+// encoders are those at rest, by the logarithm of their window: to make one takes longer than to pack a little configuration. A used one gives the same bytes as a new one.
+var encoders [bits.UintSize]sync.Pool
+
+func encoderOf(window int) (*zstd.Encoder, error) {
+	if z, ok := encoders[bits.Len(uint(window))].Get().(*zstd.Encoder); ok {
+		return z, nil
+	}
+	return zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(window))
+}
+
+// rest keeps an encoder for the next pack, unless it holds much memory.
+func rest(z *zstd.Encoder, window int) {
+	z.Reset(nil)
+	if window <= 1<<20 {
+		encoders[bits.Len(uint(window))].Put(z)
+	}
 }
 
 // header is the one header that a file has: USTAR, or PAX where a path needs it. No owner, no time.

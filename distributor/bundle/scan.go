@@ -18,28 +18,43 @@ import (
 // nothing after the end of tar or zstd, index first and in agreement with the files. Memory is bounded whatever the input says. Errors are *Error, except that an
 // error of r itself, which says nothing about the bundle, comes back wrapped as it is.
 func Scan(r io.Reader) (*Plan, error) {
-	a, err := newArchive(r, false)
+	plan, _, err := ScanKeeping(r, 0)
+	return plan, err
+}
+
+// ScanKeeping is Scan that gives the files' bytes as well, in the order of the plan's entries, if they are no more than most in all; else nil, and Extract reads
+// them. It is for bundles that are known to be small: with most > 0 it uses memory that stays.
+func ScanKeeping(r io.Reader, most int64) (_ *Plan, kept [][]byte, err error) {
+	a, err := newArchive(r, false, most > 0)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer a.close()
 	plan := &Plan{}
+	kept = [][]byte{}
+	left := most
 	if err := a.walk(func(name string, size int64, data io.Reader) error {
 		if name == IndexPath {
 			return plan.Index.read(size, data)
 		}
-		return nil
+		if left -= size; left < 0 || kept == nil || most == 0 {
+			kept = nil
+			return nil
+		}
+		content, err := readAll(data, size)
+		kept = append(kept, content)
+		return err
 	}); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := a.check.index(&plan.Index); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	plan.Entries = a.check.entries
 	plan.Content = ContentOf(plan.Entries)
 	plan.Tar, plan.TarSize = digest(a.tarSum), a.tarSize.n
 	plan.Object, plan.Size = digest(a.objectSum), a.objectSize.n
-	return plan, nil
+	return plan, kept, nil
 }
 
 func (ix *Index) read(size int64, data io.Reader) error {
@@ -59,7 +74,7 @@ func (ix *Index) read(size int64, data io.Reader) error {
 // Extract reads the bundle again and calls put for each file in order; the plan must come from Scan of the same bytes, every file is checked against it:
 // data ends with an error instead of io.EOF if the file is not the planned one. What put wrote counts only if Extract returns nil.
 func Extract(r io.Reader, plan *Plan, put func(e Entry, data io.Reader) error) error {
-	a, err := newArchive(r, false)
+	a, err := newArchive(r, false, false)
 	if err != nil {
 		return err
 	}
@@ -122,7 +137,7 @@ func (v *verified) Read(p []byte) (int, error) {
 
 // ReadTree reads what PackTree wrote, within limits.
 func ReadTree(r io.Reader) ([]File, error) {
-	a, err := newArchive(r, true)
+	a, err := newArchive(r, true, false)
 	if err != nil {
 		return nil, err
 	}
@@ -169,24 +184,59 @@ type archive struct {
 	stored     io.Reader // frame, limited and summed
 	zstd       *zstd.Decoder
 	tarStream  io.Reader
+	again      bool // zstd is one of decoders
 }
 
-func newArchive(r io.Reader, tree bool) (*archive, error) {
+// decoders are used again for small bundles, each with the memory of the largest that it has met. They are few and made at the start, so that what one keeps
+// inside belongs to no part of the program that may end before it.
+var decoders = func() chan *zstd.Decoder {
+	list := make(chan *zstd.Decoder, 2)
+	for range cap(list) {
+		if z, err := newDecoder(nil); err == nil {
+			list <- z
+		}
+	}
+	return list
+}()
+
+func newDecoder(r io.Reader) (*zstd.Decoder, error) {
+	return zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(MaxWindow), zstd.WithDecoderMaxMemory(MaxTar))
+}
+
+func newArchive(r io.Reader, tree, small bool) (*archive, error) {
 	a := &archive{check: newChecker(tree), objectSum: sha256.New(), tarSum: sha256.New()}
 	a.frame = &frame{r: r}
 	a.stored = io.TeeReader(&limited{r: a.frame, left: MaxCompressed, max: MaxCompressed, what: "stored archive"},
 		io.MultiWriter(a.objectSum, &a.objectSize))
-	z, err := zstd.NewReader(a.stored,
-		zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(MaxWindow), zstd.WithDecoderMaxMemory(MaxTar))
+	if small {
+		select {
+		case a.zstd = <-decoders:
+			a.again = true
+		default:
+		}
+	}
+	var err error
+	if a.again {
+		err = a.zstd.Reset(a.stored)
+	} else {
+		a.zstd, err = newDecoder(a.stored)
+	}
 	if err != nil {
 		return nil, a.refused(err)
 	}
-	a.zstd = z
+	z := a.zstd
 	a.tarStream = io.TeeReader(&limited{r: z, left: MaxTar, max: MaxTar, what: "unpacked archive"}, io.MultiWriter(a.tarSum, &a.tarSize))
 	return a, nil
 }
 
-func (a *archive) close() { a.zstd.Close() }
+func (a *archive) close() {
+	switch {
+	case !a.again:
+		a.zstd.Close()
+	case a.zstd.Reset(nil) == nil:
+		decoders <- a.zstd
+	}
+}
 
 // walk visits every file; data not read by visit are skipped. After a nil return all sums are complete.
 func (a *archive) walk(visit func(name string, size int64, data io.Reader) error) error {

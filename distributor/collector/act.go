@@ -65,7 +65,7 @@ func (c *Collector) act(ctx context.Context, who caller, cohort, act string, q a
 	}
 	if c.steering == nil {
 		return nil, conflict(1, "give the command --store and --keys, so that it writes the order itself, or name the rollout key in the collector's rollout_key",
-			"this collector has no rollout key: it cannot %s a rollout", act)
+			"this collector has no rollout key, so that it can change no order: %s of cohort %s was not done", act, cohort)
 	}
 	ctx, cancel := context.WithTimeout(ctx, actTime)
 	defer cancel()
@@ -84,6 +84,9 @@ func (c *Collector) act(ctx context.Context, who caller, cohort, act string, q a
 		return nil, err
 	}
 	in.By = a.By
+	if err := c.lookBack(ctx, &in, &a); err != nil {
+		return nil, err
+	}
 	done, err := rollout.Perform(ctx, c.steering.Store, newest.Trust, c.steering.Signer, in, a, c.now())
 	if err != nil {
 		return nil, refusal(err)
@@ -106,12 +109,16 @@ func (c *Collector) act(ctx context.Context, who caller, cohort, act string, q a
 
 // action checks what a person asks.
 func (c *Collector) action(who caller, act string, q api.Act) (rollout.Action, error) {
-	a := rollout.Action{Kind: rollout.ActionKind(act), By: cmp.Or(who.name, q.By), Why: q.Reason, Wave: q.Wave, Epoch: q.Epoch, Until: q.Until}
+	a := rollout.Action{
+		Kind: rollout.ActionKind(act), By: cmp.Or(who.name, q.By), Why: q.Reason, Wave: q.Wave, Epoch: q.Epoch, Until: q.Until,
+		Hosts: q.Hosts, To: q.To, Now: q.Now, DropOverrides: q.DropOverrides, Aborted: q.Aborted,
+	}
 	bad := func(format string, args ...any) (rollout.Action, error) {
 		return rollout.Action{}, refuse(http.StatusBadRequest, "", format, args...)
 	}
 	control := func(s string) bool { return strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f }) }
-	freezes := a.Kind == rollout.Freeze
+	freezes := a.Kind == rollout.Freeze || a.Kind == rollout.Hold
+	names := a.Kind == rollout.Hold || a.Kind == rollout.Unhold
 	switch {
 	case a.By == "" || len(a.By) > maxBy || control(a.By):
 		return bad("by: say who does it, in at most %d bytes", maxBy)
@@ -121,16 +128,81 @@ func (c *Collector) action(who caller, act string, q api.Act) (rollout.Action, e
 		return bad("reason: longer than %d bytes, or with a control character", maxReason)
 	case a.Wave != 0 && a.Kind != rollout.Approve:
 		return bad("wave: goes with approve")
-	case a.Wave < 0 || a.Epoch > manifest.MaxCounter:
-		return bad("wave, epoch: out of range")
+	case a.Wave < 0 || a.Epoch > manifest.MaxCounter || a.To > manifest.MaxCounter:
+		return bad("wave, epoch, to: out of range")
+	case names && len(a.Hosts) == 0 || len(a.Hosts) > rollout.MaxHeldHosts:
+		return bad("hosts: name 1 to %d", rollout.MaxHeldHosts)
+	case !names && len(a.Hosts) > 0:
+		return bad("hosts: goes with hold and unhold")
+	case a.To != 0 && a.Kind != rollout.Rollback && a.Kind != rollout.Hold:
+		return bad("to: goes with rollback and hold")
+	case (a.Now || a.DropOverrides) && a.Kind != rollout.Rollback:
+		return bad("now, drop_overrides: go with rollback")
+	case a.Aborted && a.Kind != rollout.Resume:
+		return bad("aborted: goes with resume")
 	case a.Until != nil && !freezes:
-		return bad("until: goes with freeze")
+		return bad("until: goes with freeze and hold")
 	case freezes && a.Until == nil:
-		return bad("until: a freeze has an end: say which")
+		return bad("until: a %s has an end: say which", a.Kind)
 	case freezes && (!a.Until.After(c.now()) || a.Until.Sub(c.now()) > maxFreeze):
 		return bad("until: %s is past, or more than %s away", a.Until.UTC().Format(time.RFC3339), maxFreeze)
 	}
 	return a, nil
+}
+
+// lookBack adds what a hold or a rollback looks at: what the hosts run, and the statements of the epochs that it may lead to.
+func (c *Collector) lookBack(ctx context.Context, in *rollout.Input, a *rollout.Action) error {
+	if a.Kind != rollout.Hold && a.Kind != rollout.Rollback {
+		return nil
+	}
+	if a.Kind == rollout.Hold {
+		runs, err := c.runs(in.Cohort, a.Hosts)
+		if err != nil {
+			return err
+		}
+		a.Runs = runs
+	}
+	in.Named = map[uint64]manifest.Envelope{}
+	if a.To != 0 {
+		rel, err := c.Released(ctx, a.To)
+		if err != nil || rel.Cohorts[in.Cohort].Epoch == 0 {
+			return refuse(http.StatusNotFound, "`muster log "+in.Cohort+"` lists its releases", "there is no epoch %d of cohort %s that can be read and verifies", a.To, in.Cohort)
+		}
+		a.To = rel.Cohorts[in.Cohort].Epoch // the one that the release left as it was
+		st, err := c.Statement(ctx, in.Cohort, a.To)
+		if err != nil {
+			return refuse(http.StatusNotFound, "check the store with muster fsck", "the statement of epoch %d cannot be used: %w", a.To, err)
+		}
+		in.Named[a.To] = *st
+		return nil
+	}
+	for _, epoch := range a.Runs {
+		if st, err := c.Statement(ctx, in.Cohort, epoch); err == nil {
+			in.Named[epoch] = *st
+		}
+	}
+	return nil
+}
+
+// runs is what hosts of a cohort run, as they reported it.
+func (c *Collector) runs(cohort string, hosts []string) (map[string]uint64, error) {
+	now := c.now()
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	known := map[string]uint64{}
+	judged := c.judge(cohort, now)
+	for i := range judged {
+		known[judged[i].Input.Host] = judged[i].Verdict.Running
+	}
+	runs := map[string]uint64{}
+	for _, h := range hosts {
+		epoch, ok := known[h]
+		if !ok {
+			return nil, refuse(http.StatusNotFound, "`muster hosts` lists them", "no host %.80q of cohort %s is known here", h, cohort)
+		}
+		runs[h] = epoch
+	}
+	return runs, nil
 }
 
 // actInput is what an action looks at beside the head.
@@ -189,6 +261,10 @@ func (c *Collector) getObserved(w http.ResponseWriter, r *http.Request, who call
 	}
 	for _, h := range seen.Hosts {
 		o := api.ObservedHost{Name: h.Name, Labels: h.Labels, Verdict: h.Verdict, Running: h.Running, Attempted: h.Attempted, Silent: h.Silent.UTC(), Left: h.Left, Told: h.Told.UTC()}
+		if !h.Waits.IsZero() {
+			at := h.Waits.UTC()
+			o.Waits = &at
+		}
 		if o.Labels == nil {
 			o.Labels = map[string]string{}
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/muster-config/muster/distributor/api"
 	"github.com/muster-config/muster/distributor/manifest"
 	"github.com/muster-config/muster/distributor/report"
+	"github.com/muster-config/muster/distributor/rollout/standing"
 	"github.com/muster-config/muster/distributor/verdict"
 	"github.com/muster-config/muster/distributor/wire"
 )
@@ -95,6 +96,7 @@ func (c *Collector) status(who caller) *api.Status {
 				out.Rollout = r
 			}
 			out.Overrides = overridesOf(co.view, now)
+			out.Active = standing.Active(co.view, now, c.made)
 			if waiting := c.waiting(name, out.Target); waiting > 0 && (out.Rollout == nil || out.Rollout.Waits == "") {
 				why = append(why, fmt.Sprintf("epoch %d is released and not assigned", waiting))
 			}

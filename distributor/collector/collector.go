@@ -28,6 +28,7 @@ const (
 	maxParallel     = 256    // requests that are not long polls
 	maxLongPolls    = 20_000 // waiting requests
 	maxStreams      = 64     // objects read through at once, past the cache
+	maxPuts         = 2      // bundles taken at once
 	flushEvery      = 200 * time.Millisecond
 	aliveEvery      = 5 * time.Second
 	heartbeatSecret = 32
@@ -65,6 +66,7 @@ type Collector struct {
 	parallel  chan struct{}
 	longPolls chan struct{}
 	streams   chan struct{}
+	puts      chan struct{} // bundles on their way to the store, each whole in memory
 	objects   *cache
 	loads     singleflight.Group
 	ended     chan struct{} // closed when Run ends: nobody waits any longer
@@ -77,6 +79,7 @@ type Collector struct {
 	staying  staying
 	known    releaseMemory
 	logins   logins
+	bearers  logins            // requests with a token that nobody has
 	bumps    atomic.Uint64     // how often a verdict may have changed
 	streamed sync.Mutex        // guards statuses
 	statuses map[string]shared // of event streams, by what they may see
@@ -137,7 +140,7 @@ func New(cfg Config, deps Deps) (*Collector, error) {
 	}
 	c := &Collector{
 		cfg: cfg, store: deps.Store, now: deps.Now, log: deps.Log, repo: trust.Repo, steering: deps.Steering, aside: deps.Aside, outbox: newOutbox(len(cfg.Notify)),
-		parallel: make(chan struct{}, maxParallel), longPolls: make(chan struct{}, maxLongPolls), streams: make(chan struct{}, maxStreams),
+		parallel: make(chan struct{}, maxParallel), longPolls: make(chan struct{}, maxLongPolls), streams: make(chan struct{}, maxStreams), puts: make(chan struct{}, maxPuts),
 		objects: newCache(cacheBytes), ended: make(chan struct{}), flushNow: make(chan struct{}, 1), reread: make(chan struct{}, 1),
 		digests: map[uint64]string{}, replaced: map[uint64]bool{}, older: map[uint64]map[string]string{},
 		relist: make(chan struct{}, 1), retoken: make(chan struct{}, 1), roster: makeRoster(nil, nil), lists: map[string]*hostList{}, retired: map[hostKey]retirement{}, shapes: newShapes(),

@@ -62,6 +62,7 @@ func (c *Collector) write(ctx context.Context) {
 	said := ""
 	var alive time.Time
 	for {
+		last := ctx.Err() != nil // asked before the flush: what came until then is in it
 		now := c.now()
 		if now.Sub(alive) < aliveEvery {
 			now = time.Time{}
@@ -84,7 +85,7 @@ func (c *Collector) write(ctx context.Context) {
 		c.mu.Lock()
 		c.dbErr = said
 		c.mu.Unlock()
-		if ctx.Err() != nil {
+		if last {
 			return
 		}
 		// Reports that come in the meantime go together: group commit.

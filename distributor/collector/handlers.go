@@ -122,13 +122,20 @@ func (c *Collector) putHead(w http.ResponseWriter, r *http.Request, who caller) 
 
 func (c *Collector) getObject(w http.ResponseWriter, r *http.Request, who caller) error {
 	key := r.PathValue("key")
+	if key == "" {
+		return c.listObjects(w, r, who)
+	}
 	if strings.HasPrefix(key, manifest.PrefixReleases) && !who.person {
 		return refuse(http.StatusForbidden, "", "releases need the token of a person")
 	}
-	if err := c.mayRead(r.Context(), who, key); err != nil {
-		return err
+	var data io.ReadCloser
+	var size int64
+	var err error
+	if !immutable(key) && who.overlord() {
+		data, size, err = c.register(r.Context(), key)
+	} else if err = c.mayRead(r.Context(), who, key); err == nil {
+		data, size, err = c.Object(r.Context(), key)
 	}
-	data, size, err := c.Object(r.Context(), key)
 	if err != nil {
 		return err
 	}

@@ -57,6 +57,11 @@ func (c *Collector) tryHead(ctx context.Context, name string) error {
 	}
 	c.mu.RUnlock()
 	obj, err := c.store.GetIfChanged(ctx, key, token, manifest.MaxHeadBytes)
+	lost := false // the whole store, not this one object
+	if errors.Is(err, store.ErrNotFound) {
+		_, serr := c.store.Get(ctx, manifest.KeyStore, manifest.MaxSmallBytes)
+		lost = errors.Is(serr, store.ErrNotFound)
+	}
 	now := c.now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -70,6 +75,8 @@ func (c *Collector) tryHead(ctx context.Context, name string) error {
 	case errors.Is(err, store.ErrNotFound) && co.view == nil:
 		co.lastRead = now // the store says that there is none
 		return nil
+	case errors.Is(err, store.ErrNotFound) && lost:
+		return fmt.Errorf("%s: the whole store is gone: %s is missing too: %w: bring it back, or correct its address in collector.yaml", key, manifest.KeyStore, store.ErrUnreachable)
 	case errors.Is(err, store.ErrNotFound):
 		return fmt.Errorf("%s: is gone from the store: somebody deletes objects there; `muster rollout refresh %s` restores its newest copy", key, name)
 	case err != nil:

@@ -51,6 +51,8 @@ func (c *Collector) Handler() http.Handler {
 	handle("GET "+api.PathHeads+"{cohort}", eitherOne, c.getHead)
 	handle("PUT "+api.PathHeads+"{cohort}", anOperator, c.putHead)
 	handle("GET "+api.PathObjects+"{key...}", eitherOne, c.getObject)
+	handle("PUT "+api.PathObjects+"{key...}", anOperator, c.putObject)
+	handle("POST "+api.PathOverrides, anOperator, c.postOverride)
 	handle("GET "+api.PathCohorts, aPerson, func(w http.ResponseWriter, _ *http.Request, who caller) error { return answer(w, c.status(who)) })
 	handle("GET "+api.PathCohorts+"/{cohort}", aPerson, c.getCohort)
 	handle("GET "+api.PathCohorts+"/{cohort}/observed", aPerson, c.getObserved)
@@ -117,6 +119,9 @@ func (c *Collector) guard(w http.ResponseWriter, r *http.Request, n need, h func
 	who, known := c.identify(r)
 	switch {
 	case !known:
+		if err := c.unknownToken(w, r); err != nil {
+			return err
+		}
 		w.Header().Set("WWW-Authenticate", `Bearer realm="muster"`)
 		return refuse(http.StatusUnauthorized, "send a token that the collector's tokens_file has", "no token, or one that the collector does not know")
 	case n == anAgent && !who.agent:
@@ -143,11 +148,14 @@ func checkContentType(r *http.Request) error {
 	if r.Method == http.MethodGet || r.Method == http.MethodHead || !strings.HasPrefix(r.URL.Path, "/v1/") {
 		return nil
 	}
-	said := r.Header.Get("Content-Type")
-	if kind, _, err := mime.ParseMediaType(said); err == nil && kind == "application/json" {
+	said, want := r.Header.Get("Content-Type"), "application/json"
+	if r.Method == http.MethodPut && strings.HasPrefix(r.URL.Path, api.PathObjects) {
+		want = "application/octet-stream" // no form can say that either
+	}
+	if kind, _, err := mime.ParseMediaType(said); err == nil && kind == want {
 		return nil
 	}
-	return refuse(http.StatusUnsupportedMediaType, "send the header Content-Type: application/json", "the body is said to be %.80q, and only application/json is read", said)
+	return refuse(http.StatusUnsupportedMediaType, "send the header Content-Type: "+want, "the body is said to be %.80q, and only %s is read", said, want)
 }
 
 // waits says whether a request may stay for long.

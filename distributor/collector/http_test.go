@@ -504,10 +504,8 @@ func TestObjects(t *testing.T) {
 	for key, want := range map[string]error{
 		manifest.KeyKeyring(2):   api.ErrNotFound,
 		damaged:                  api.ErrUnreachable,
-		manifest.KeyHead("prod"): api.ErrDenied,
-		"sources/" + strings.Repeat("a", 40) + ".tar.zst": api.ErrDenied,
-		"store.json":     api.ErrDenied,
-		"inventory.json": api.ErrDenied,
+		manifest.KeyHead("prod"): api.ErrNotFound, // without tokens everybody may act on everything, and read it
+		"inventory.json":         api.ErrNotFound,
 	} {
 		if _, err := fetch(key); !errors.Is(err, want) {
 			t.Errorf("%s: %v, want %v", key, err, want)
@@ -578,6 +576,7 @@ func TestStoreTrouble(t *testing.T) {
 	if got := get(t, r.server.URL+api.PathReady); got != `{"status":"ok"}` {
 		t.Errorf("readyz: %s", got)
 	}
+	w.put(manifest.KeyStore, w.encode(manifest.StoreID{V: 1, ID: storeID}))
 	// A head that is gone makes verdicts blind; it is never taken for "nothing assigned".
 	w.assign("prod", 2)
 	r.read()
@@ -595,4 +594,11 @@ func TestStoreTrouble(t *testing.T) {
 	}
 	w.advance(3 * time.Hour)
 	r.is("web-1", verdict.Unknown, "no good head of cohort prod since 3h0m0s: cohorts/prod.json: is gone")
+	// Where nothing is left at all, nobody deleted an object: the store is not there.
+	if err := w.store.Delete(t.Context(), manifest.KeyStore); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.c.tryHead(t.Context(), "prod"); !errors.Is(err, store.ErrUnreachable) || !strings.Contains(err.Error(), "the whole store is gone") || strings.Contains(err.Error(), "deletes") {
+		t.Errorf("%v", err)
+	}
 }

@@ -55,9 +55,10 @@ func (c *Collector) input(cohortName, name string, co *cohort, h *host, now time
 		}
 	}
 	if in.View != nil && h.report != nil {
-		if res, err := manifest.Resolve(in.View, manifest.Host{Name: name, Labels: h.report.Labels}, now); err == nil {
+		host := manifest.Host{Name: name, Labels: h.report.Labels}
+		if res, err := manifest.Resolve(in.View, host, now); err == nil {
 			if !h.report.Confirmed || h.report.Running != res.Epoch() { // else nobody asks, and it costs something
-				in.Released = co.toldAt(res.Epoch(), name)
+				in.Released = co.toldAt(res.Epoch(), host)
 			}
 			if res.Variants != nil {
 				in.Variants = co.variants[res.Variants.Object]
@@ -76,12 +77,12 @@ func orNothing(before, text string) string {
 
 // vanished says why a host of an ephemeral cohort is taken for gone, or "". Silence retires no other host. It is back as soon as it reports.
 func (c *Collector) vanished(cohort string, h *host, now time.Time) string {
-	if !c.inFleet(cohort) || h.report == nil {
+	if !c.inFleet(cohort) || h.report == nil || !c.fleet.Cohorts[cohort].Ephemeral {
 		return ""
 	}
 	p := c.fleet.Cohorts[cohort]
 	after, err := time.ParseDuration(p.RetireAfter)
-	if !p.Ephemeral || err != nil {
+	if err != nil {
 		return ""
 	}
 	if h.report.Phase == report.PhaseLeaving {

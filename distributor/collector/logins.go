@@ -1,8 +1,10 @@
 package collector
 
 import (
+	"math"
 	"net/http"
 	"net/netip"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -87,4 +89,23 @@ func (l *logins) room(addr netip.Addr, now time.Time) netip.Addr {
 		return addr
 	}
 	return netip.Addr{}
+}
+
+// unknownToken counts a request with a token that nobody has, and is an error once too many came from where it is from. Whoever has a token is never held up by
+// others at the same address: this comes after the look for it. It keeps the log, and who has forgotten a new token on all hosts, from being flooded.
+func (c *Collector) unknownToken(w http.ResponseWriter, r *http.Request) error {
+	if r.Header.Get("Authorization") == "" {
+		return nil // nobody tries one: a browser that is not signed in
+	}
+	c.count.tokensUnknown.Add(1)
+	from, now := addressOf(r), c.now()
+	wait := c.bearers.wait(from, now)
+	if c.bearers.fail(from, now) {
+		c.log.Warn("a request had a token that nobody has; more is only counted, in muster_tokens_unknown_total", "from", from, "for", failedFor)
+	}
+	if wait == 0 {
+		return nil
+	}
+	w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(wait.Seconds()))))
+	return refuse(http.StatusTooManyRequests, "give this machine a token that the collector's tokens_file has", "too many requests with a token that the collector does not know")
 }

@@ -284,6 +284,7 @@ func TestRolloutHaltsAndIsResumed(t *testing.T) {
 		if r := f.rollout(); len(r.Halts) != 1 || r.Halts[0].Epoch != two || !strings.Contains(r.Why, "rolled back, at most 0 may") {
 			t.Errorf("%+v", r)
 		}
+		f.green(one, two)
 		three := f.publish("prod")
 		time.Sleep(10 * time.Minute)
 		if f.rollout().Phase != manifest.PhaseHalted || f.confirmed(one) != n {
@@ -299,6 +300,62 @@ func TestRolloutHaltsAndIsResumed(t *testing.T) {
 			t.Errorf("%d hosts were applying at once", most)
 		}
 	})
+}
+
+// green waits until all hosts are back at one release, and asks whether that one is green and the one that was taken back is not.
+func (f *fleet) green(back, taken uint64) {
+	f.t.Helper()
+	ask := func(epoch uint64) *api.Wait {
+		w, err := f.c.Wait(context.Background(), epoch, api.WaitQuery{})
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		return w
+	}
+	f.until("all hosts are back", 5*time.Minute, func() bool { return f.confirmed(back) == len(f.hosts) })
+	f.until("it is green", time.Minute, func() bool { return ask(back).Green })
+	if w := ask(taken); w.Green || !w.Never {
+		f.t.Errorf("epoch %d, which was taken back: %+v", taken, w)
+	}
+}
+
+// What a person aborts or takes back leaves the release before it green.
+func TestWaitAfterGoingBack(t *testing.T) {
+	for _, kind := range []rollout.ActionKind{rollout.Abort, rollout.Rollback} {
+		t.Run(string(kind), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const n = 20
+				f := newFleet(t, n)
+				one := f.publish("prod")
+				ctx, cancel := context.WithCancel(context.Background())
+				defer func() { cancel(); f.wg.Wait() }()
+				f.run(ctx)
+				f.wg.Go(func() { _ = f.controller("one").Run(ctx) })
+				f.until("the first release everywhere", time.Minute, func() bool { return f.confirmed(one) == n })
+				two := f.publish("prod")
+				f.until("a host has the second", 5*time.Minute, func() bool { return f.confirmed(two) > 0 })
+				newest, err := f.c.Newest(ctx)
+				if err != nil {
+					t.Fatal(err)
+				}
+				made := f.made[fmt.Sprint("prod/", one)]
+				st, err := manifest.DecodeStatement(made.Payload)
+				if err != nil {
+					t.Fatal(err)
+				}
+				f.put(manifest.KeyBundle(st.Bundle.Object), make([]byte, st.Bundle.Size))
+				in := rollout.Input{
+					Store: newest.Release.Store, Repo: newest.Release.Repo, Cohort: "prod", Release: newest.Release, By: "ana",
+					Statement: f.made[fmt.Sprint("prod/", two)], Named: map[uint64]manifest.Envelope{one: made},
+				}
+				if done, err := rollout.Perform(ctx, f.store, newest.Trust, rolloutKey, in, rollout.Action{Kind: kind, By: "ana", Why: "INC-1"}, time.Now()); err != nil || !done.Changed {
+					t.Fatalf("%+v, %v", done, err)
+				}
+				f.until("it is halted", 5*time.Minute, func() bool { return f.rollout().Phase == manifest.PhaseHalted })
+				f.green(one, two)
+			})
+		})
+	}
 }
 
 // Hosts that a release silences stop it as failed ones do. Hosts that were silent before hold up nothing.

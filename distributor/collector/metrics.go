@@ -20,6 +20,7 @@ type counts struct {
 	storeErrors, databaseErrors atomic.Uint64
 	heads, busy                 atomic.Uint64
 	loginsFailed, loginsHeld    atomic.Uint64
+	tokensUnknown               atomic.Uint64
 	events                      atomic.Int64 // that are followed now
 }
 
@@ -156,6 +157,7 @@ func (c *Collector) ownMetrics(e *exposition) {
 	e.counter("muster_heads_total", "New heads that were taken.", c.count.heads.Load())
 	e.counter("muster_requests_busy_total", "Requests that were turned away because too many ran.", c.count.busy.Load())
 	e.counter("muster_logins_failed_total", "Attempts to sign in to the page with a token that no person has.", c.count.loginsFailed.Load())
+	e.counter("muster_tokens_unknown_total", "Requests with a token that is not in tokens_file.", c.count.tokensUnknown.Load())
 	e.counter("muster_logins_held_total", "Attempts to sign in that were not looked at, because too many had failed.", c.count.loginsHeld.Load())
 	e.counter("muster_store_errors_total", "Troubles with the store, each counted when it began.", c.count.storeErrors.Load())
 	e.counter("muster_database_errors_total", "Writes to the database that failed.", c.count.databaseErrors.Load())

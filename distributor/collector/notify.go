@@ -50,9 +50,6 @@ func (n Notify) shown() string {
 	return u.Scheme + "://" + u.Host
 }
 
-// overrideWarning is how long before its end an override is warned of.
-const overrideWarning = 30 * time.Minute
-
 // notices are what a cohort's head is worth telling of now. Each has an id of what it tells, not of who tells it: told again, by this collector or another, it has the same one.
 // Under c.mu.
 func (c *Collector) notices(name string, v *manifest.View, now time.Time) []api.Notice {
@@ -101,8 +98,8 @@ func (c *Collector) notices(name string, v *manifest.View, now time.Time) []api.
 	case r.Phase == manifest.PhaseAwaitingApproval:
 		waits(api.NoticeApproval, id, r.By, r.Why, r.Since, approve+" goes on, "+abort+" goes back")
 	}
-	for _, o := range v.Overrides {
-		if left := o.NotAfter.Sub(now); o.Ended == nil && left > 0 && left <= overrideWarning {
+	for _, o := range v.Living(now) { // not what its earlier envelopes said, which hosts keep as well
+		if left := o.NotAfter.Sub(now); left <= api.OverrideWarning {
 			n := add(api.NoticeOverrideEnding, fmt.Sprintf("%s/%s", o.ID, o.NotAfter.UTC().Format(time.RFC3339)), o.Epoch, o.Author, o.Reason, o.Created)
 			until := o.NotAfter.UTC()
 			n.Until, n.Next = &until, "put the change into the config repo, or let it end"

@@ -225,7 +225,10 @@ func TestNotices(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, tt.want)
 		}
 	}
-	v := &manifest.View{Overrides: []manifest.VerifiedOverride{{Override: manifest.Override{ID: "inc-1", Author: "ana", Reason: "INC-1", Epoch: 4, NotAfter: now.Add(29 * time.Minute)}}, {Override: manifest.Override{ID: "inc-2", NotAfter: now.Add(31 * time.Minute)}}}}
+	v := &manifest.View{Overrides: []manifest.VerifiedOverride{
+		{Override: manifest.Override{ID: "inc-1", Author: "ana", Reason: "INC-1", Epoch: 4, Created: now, NotAfter: now.Add(29 * time.Minute)}, First: &manifest.VerifiedStatement{}},
+		{Override: manifest.Override{ID: "inc-2", Created: now, NotAfter: now.Add(31 * time.Minute)}, First: &manifest.VerifiedStatement{}},
+	}}
 	r.c.mu.Lock()
 	got := r.c.notices("prod", v, now)
 	r.c.mu.Unlock()

@@ -104,7 +104,8 @@ func (c *Collector) Cohort(_ context.Context, name string) (*manifest.View, roll
 	}
 	seen := rollout.Observed{Mark: co.view.Mark(), Siblings: c.siblings(name)}
 	r := &co.view.Manifest.Rollout
-	if r.Phase == manifest.PhaseDone && r.Fallback == 0 && c.newest != nil && c.newest.Cohorts[name].Epoch == r.Target {
+	quiet := len(co.view.Overrides) == 0 && !slices.ContainsFunc(co.view.Manifest.Assign, func(a manifest.Assignment) bool { return len(a.Hosts) > 0 })
+	if quiet && r.Phase == manifest.PhaseDone && r.Fallback == 0 && c.newest != nil && c.newest.Cohorts[name].Epoch == r.Target {
 		return co.view, seen, nil // nothing moves: no host need be looked at
 	}
 	hosts := c.judge(name, now)
@@ -125,10 +126,23 @@ func (c *Collector) observed(co *cohort, h *judged) rollout.Host {
 		return o
 	}
 	o.Labels, o.Attempted = rep.Labels, rep.Attempted
-	if o.Verdict == verdict.Silent {
-		o.Silent, o.Left = verdict.SilentSince(h.Input), rep.Phase == report.PhaseLeaving
-		if res, err := manifest.Resolve(co.view, manifest.Host{Name: o.Name, Labels: o.Labels}, h.Input.Now); err == nil {
-			o.Told = co.toldAt(res.Epoch(), o.Name)
+	if rep.WaitsUntil != nil {
+		o.Waits = *rep.WaitsUntil
+	}
+	told := func() time.Time {
+		host := manifest.Host{Name: o.Name, Labels: o.Labels}
+		res, err := manifest.Resolve(co.view, host, h.Input.Now)
+		if err != nil {
+			return time.Time{}
+		}
+		return co.toldAt(res.Epoch(), host)
+	}
+	switch {
+	case o.Verdict == verdict.Silent:
+		o.Silent, o.Left, o.Told = verdict.SilentSince(h.Input), rep.Phase == report.PhaseLeaving, told()
+	case o.Verdict == verdict.Overridden && !rep.Confirmed:
+		if o.Told = told(); o.Told.IsZero() {
+			o.Told = c.started // before anybody listened here
 		}
 	}
 	o.Reported = reported(o.Name, rep, h.Input.Received)

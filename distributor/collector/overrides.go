@@ -1,6 +1,7 @@
 package collector
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -20,8 +21,17 @@ func overridesOf(v *manifest.View, now time.Time) []api.Override {
 		list = append(list, api.Override{
 			ID: o.ID, Hosts: append([]string{}, o.Hosts...), Services: slices.Compact(services), Epoch: o.Epoch, Author: o.Author, Reason: o.Reason,
 			Created: o.Created.UTC(), NotAfter: o.NotAfter.UTC(),
+			Yields: v.Yields(&o.Override, now),
 			Ending: slices.ContainsFunc(v.Manifest.Rollout.Endings, func(e manifest.Ending) bool { return e.Override == o.ID }),
 		})
 	}
 	return list
+}
+
+// made is when a release was made, zero if it is not remembered. Under c.mu.
+func (c *Collector) made(epoch uint64) time.Time {
+	if i, ok := slices.BinarySearchFunc(c.releases, epoch, func(r release, e uint64) int { return cmp.Compare(r.Epoch, e) }); ok {
+		return c.releases[i].Created
+	}
+	return time.Time{}
 }

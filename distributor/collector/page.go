@@ -14,6 +14,7 @@ import (
 
 	"github.com/muster-config/muster/distributor/api"
 	"github.com/muster-config/muster/distributor/manifest"
+	"github.com/muster-config/muster/distributor/rollout/standing"
 	"github.com/muster-config/muster/distributor/verdict"
 )
 
@@ -39,6 +40,7 @@ type frame struct {
 	Who     string // "" without tokens
 	Now     time.Time
 	Trouble []string // what makes verdicts doubtful
+	Old     string   // what was decided by hand and is over a day old
 	Refresh bool
 	Body    any
 }
@@ -53,6 +55,13 @@ func (c *Collector) frame(who caller, title, here string, body any) *frame {
 	if c.dbErr != "" {
 		f.Trouble = append(f.Trouble, "The database cannot be written: "+c.dbErr)
 	}
+	active := map[string][]api.Active{}
+	for _, name := range c.cohortNames(who) {
+		if co := c.cohorts[name]; co != nil && co.view != nil {
+			active[name] = standing.Active(co.view, f.Now, c.made)
+		}
+	}
+	f.Old = standing.Old(active, f.Now)
 	return f
 }
 
@@ -111,6 +120,7 @@ func (c *Collector) handlePages(mux *http.ServeMux) {
 	page("/hosts", c.pageHosts)
 	page("/hosts/{host}", c.pageHost)
 	page("/releases", c.pageReleases)
+	page("/log", c.pageLog)
 	page("/releases/{epoch}", c.pageRelease)
 	mux.Handle("GET /login", c.wrap(anybody, c.pageLogin))
 	mux.Handle("POST /login", c.wrap(anybody, c.postLogin))

@@ -122,6 +122,7 @@ func (c *Collector) pageCohorts(w http.ResponseWriter, r *http.Request, who call
 	}
 	var stops []stopBody
 	for i, b := range list {
+		now := c.now()
 		if r := b.Rollout; standing.Stopped(r) {
 			list[i].Stopped = true
 			class := "quiet"
@@ -129,6 +130,9 @@ func (c *Collector) pageCohorts(w http.ResponseWriter, r *http.Request, who call
 				class = "bad"
 			}
 			stops = append(stops, stopBody{b.Name, class, r.Waits})
+		}
+		for _, line := range standing.Beside(b.Name, s.Cohorts[b.Name], now) {
+			stops = append(stops, stopBody{b.Name, "quiet", line})
 		}
 	}
 	releases := c.listReleases(who)

@@ -86,6 +86,7 @@ func startServer() error {
 		return fmt.Errorf("initdb: %w: %s", err, said())
 	}
 	server.cmd = run(postgres, "-D", data, "-k", server.dir, "-c", "listen_addresses=", "-c", "fsync=off")
+	withUs(server.cmd)
 	if err := server.cmd.Start(); err != nil {
 		return err
 	}

@@ -158,6 +158,52 @@ func TestFailedLogins(t *testing.T) {
 	}
 }
 
+// Tokens that nobody has are turned away sooner and said once a minute; whoever has one is served, wherever others fail.
+func TestUnknownTokens(t *testing.T) {
+	r, _ := pageRig(t, &Tokens{People: []PersonToken{{"ana", digestOf("ana-token"), RoleViewer, []string{"*"}}}})
+	ask := func(token string) (int, string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.server.URL+api.PathCohorts, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if token != "" {
+			req.Header.Set("Authorization", "Bearer "+token)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.StatusCode, resp.Header.Get("Retry-After")
+	}
+	for i := range maxFailed {
+		if status, _ := ask(fmt.Sprint("guess-", i)); status != http.StatusUnauthorized {
+			t.Fatalf("attempt %d: %d", i, status)
+		}
+		r.advance(time.Second)
+	}
+	if status, after := ask("guess"); status != http.StatusTooManyRequests || after != "50" {
+		t.Errorf("one more: %d, Retry-After %q", status, after)
+	}
+	if status, _ := ask("ana-token"); status != http.StatusOK {
+		t.Errorf("who has a token: %d", status)
+	}
+	if status, _ := ask(""); status != http.StatusUnauthorized {
+		t.Errorf("without one: %d", status)
+	}
+	if n := strings.Count(r.log.String(), "a token that nobody has"); n != 1 || strings.Contains(r.log.String(), "guess") {
+		t.Errorf("%d lines in the log", n)
+	}
+	if got := string(metricsOf(t, r, "ana-token")); !strings.Contains(got, "\nmuster_tokens_unknown_total 11\n") {
+		t.Error("metrics do not tell")
+	}
+	r.advance(51 * time.Second)
+	if status, _ := ask("guess"); status != http.StatusUnauthorized {
+		t.Errorf("after a minute: %d", status)
+	}
+}
+
 func metricsOf(t *testing.T, r *rig, token string) []byte {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.server.URL+api.PathMetrics, nil)

@@ -3,9 +3,11 @@ package collector
 import (
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/muster-config/muster/distributor/api"
 	"github.com/muster-config/muster/distributor/manifest"
+	"github.com/muster-config/muster/distributor/rollout/standing"
 )
 
 var outcomes = []manifest.Outcome{manifest.OutcomePass, manifest.OutcomeFail, manifest.OutcomeInconclusive, manifest.OutcomeBroken}
@@ -14,11 +16,11 @@ var outcomes = []manifest.Outcome{manifest.OutcomePass, manifest.OutcomeFail, ma
 func (c *Collector) rolloutMetrics(e *exposition, who caller) {
 	now := c.now()
 	all := map[string]*api.Rollout{}
-	overrides := map[string][]api.Override{}
+	active := map[string][]api.Active{}
 	c.mu.RLock()
 	for _, name := range c.cohortNames(who) {
 		if co := c.cohorts[name]; co != nil && co.view != nil {
-			overrides[name] = overridesOf(co.view, now)
+			active[name] = standing.Active(co.view, now, c.made)
 		}
 		if r := c.rolloutOf(name, nil, now, false); r != nil {
 			all[name] = r
@@ -70,16 +72,7 @@ func (c *Collector) rolloutMetrics(e *exposition, who caller) {
 			e.sample("muster_rollout_stopped_seconds", now.Sub(r.Freezes[0].Since).Seconds(), "cohort", name, "stop", "freeze")
 		}
 	}
-	e.family("muster_overrides", "gauge", "Emergency overrides that act on the cohort.")
-	for _, name := range names {
-		e.sample("muster_overrides", float64(len(overrides[name])), "cohort", name)
-	}
-	e.family("muster_override_age_seconds", "gauge", "Age of the oldest emergency override that acts on the cohort; absent while there is none.")
-	for _, name := range names {
-		if list := overrides[name]; len(list) > 0 {
-			e.sample("muster_override_age_seconds", now.Sub(list[0].Created).Seconds(), "cohort", name)
-		}
-	}
+	byHand(e, names, active, now)
 	e.family("muster_rollout_gate", "gauge", "1 for what a gate of the rollout says, else 0; all 0 before it says anything.")
 	for _, name := range names {
 		for _, g := range all[name].Gates {
@@ -108,4 +101,45 @@ func one(is bool) float64 {
 		return 1
 	}
 	return 0
+}
+
+// byHand tells how much of what was decided by hand acts on each cohort, and how old the oldest of it is.
+func byHand(e *exposition, names []string, active map[string][]api.Active, now time.Time) {
+	of := func(name, kind string) (n int, oldest, end float64) {
+		for _, a := range active[name] {
+			if a.Kind != kind {
+				continue
+			}
+			if a.Until != nil {
+				if left := a.Until.Sub(now).Seconds(); n == 0 || left < end {
+					end = left
+				}
+			}
+			n, oldest = n+1, max(oldest, now.Sub(a.Since).Seconds())
+		}
+		return n, oldest, end
+	}
+	tell := func(metric, kind, what string) {
+		e.family(metric+"s", "gauge", what+" that act on the cohort.")
+		for _, name := range names {
+			n, _, _ := of(name, kind)
+			e.sample(metric+"s", float64(n), "cohort", name)
+		}
+		e.family(metric+"_age_seconds", "gauge", "Age of the oldest of them; absent while there is none.")
+		for _, name := range names {
+			if n, oldest, _ := of(name, kind); n > 0 {
+				e.sample(metric+"_age_seconds", oldest, "cohort", name)
+			}
+		}
+	}
+	tell("muster_override", api.ActiveOverride, "Emergency overrides")
+	tell("muster_hold", api.ActiveHold, "Holds of named hosts")
+	tell("muster_freeze", api.ActiveFreeze, "Freezes")
+	tell("muster_halt", api.ActiveHalt, "Halts")
+	e.family("muster_override_left_seconds", "gauge", "Time until the first emergency override of the cohort ends by itself; absent while there is none.")
+	for _, name := range names {
+		if n, _, end := of(name, api.ActiveOverride); n > 0 {
+			e.sample("muster_override_left_seconds", end, "cohort", name)
+		}
+	}
 }

@@ -78,6 +78,9 @@ func makeRoster(p *manifest.Policy, lists []*hostList) *roster {
 // homes are the cohorts that have a host, but for one, for a sentence; "" if no other has.
 func (r *roster) homes(host, but string) string {
 	list := r.also[host]
+	if len(list) == 0 && r.home[host] == but {
+		return "" // as nearly always
+	}
 	if home := r.home[host]; home != "" && home != but {
 		list = append([]string{home}, list...)
 	}

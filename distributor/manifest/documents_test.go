@@ -58,7 +58,7 @@ func fullRelease(t testing.TB) manifest.Release {
 		Commit: strings.Repeat("a1", 20), Tree: strings.Repeat("b2", 20), Parents: []string{strings.Repeat("c3", 20), strings.Repeat("d4", 32)},
 		Author:    manifest.Person{Name: "Ana Ünal", Email: "ana@example.com", At: issued.Add(-time.Hour)},
 		Committer: manifest.Person{Name: "forge", Email: "noreply@example.com", At: issued.Add(-time.Minute)},
-		Subject:   "checkout: shorter timeout <5s>", Signer: "SHA256:abc ana@example.com", PullRequest: 17, Approvers: []string{"ben", "cem"},
+		Subject:   "checkout: shorter timeout <5s>", Signer: "SHA256:abc ana@example.com", PullRequest: 17, Proposer: "ana", Approvers: []string{"ben", "cem"},
 		Evaluator: "muster 0.1 cue v0.17.1", Settings: digest("settings"), Source: object("source"), Created: issued,
 		Policy: manifest.Policy{
 			Muster: "0.1", Precedence: []string{"env", "region", "env+region", "cohort", "host"},
@@ -100,7 +100,7 @@ func fullOverrideRelease(t testing.TB) manifest.Release {
 
 func fullOverride(t testing.TB) manifest.Override {
 	return override(t, "inc-311", 1044, func(o *manifest.Override) {
-		o.Hosts, o.Ext = []string{"web-1", "web-2.example.com"}, manifest.Ext{"later": json.RawMessage(`"x"`)}
+		o.Over, o.Hosts, o.Ext = 1042, []string{"web-1", "web-2.example.com"}, manifest.Ext{"later": json.RawMessage(`"x"`)}
 	})
 }
 
@@ -129,7 +129,8 @@ func fullManifest(t testing.TB) manifest.Manifest {
 				Samples: []manifest.GateSample{{At: issued.Add(-time.Minute), Canary: pointer(48.0), Control: pointer(450.0), OfCanary: pointer(12000.0), OfOthers: pointer(90000.0)}, {At: issued}},
 			}},
 			Approved: []int{3}, Pause: &stop, Halts: []manifest.Stop{stop}, Freezes: []manifest.Stop{stop}, Holds: []manifest.Stop{stop},
-			Endings: []manifest.Ending{{Override: "inc-300", Below: "8000000000000000", Salt: "inc-300", Why: "ends at 2026-11-30T12:00:00Z"}},
+			Endings: []manifest.Ending{{Override: "inc-300", Below: "8000000000000000", Salt: "inc-300", Why: "ends at 2026-11-30T12:00:00Z", By: "ana"}},
+			Trial:   true,
 		}
 		m.Ext = manifest.Ext{"later": json.RawMessage(`[null]`)}
 	})

@@ -84,6 +84,7 @@ func (e *Envelope) Sign(signers ...Signer) error {
 		if err != nil {
 			return fmt.Errorf("sign with key %.12s…: %w", id, err)
 		}
+		signed(s.Public(), pae, sig)
 		e.Signatures = append(e.Signatures, Signature{KeyID: id, Sig: sig})
 	}
 	return nil

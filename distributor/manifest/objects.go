@@ -68,21 +68,29 @@ func ParseReleaseKey(key string) (epoch uint64, ok bool) {
 // Mark is the change mark of a head, "<era>-<serial>-<beat>": long poll mark, history key and a report's `seen`.
 type Mark struct{ Era, Serial, Beat uint64 }
 
-func (m Mark) String() string { return fmt.Sprintf("%d-%d-%d", m.Era, m.Serial, m.Beat) }
+func (m Mark) String() string {
+	var room [64]byte
+	b := strconv.AppendUint(room[:0], m.Era, 10)
+	b = strconv.AppendUint(append(b, '-'), m.Serial, 10)
+	return string(strconv.AppendUint(append(b, '-'), m.Beat, 10))
+}
 
 // ParseMark reads what String wrote.
 func ParseMark(s string) (Mark, error) {
 	var m Mark
-	parts := strings.Split(s, "-")
-	if len(parts) != 3 {
-		return m, fmt.Errorf("mark %.60q is not <era>-<serial>-<beat>", s)
-	}
-	for i, p := range []*uint64{&m.Era, &m.Serial, &m.Beat} {
-		n, err := strconv.ParseUint(parts[i], 10, 64)
-		if err != nil || n > MaxCounter || strconv.FormatUint(n, 10) != parts[i] {
-			return Mark{}, fmt.Errorf("mark %.60q is not <era>-<serial>-<beat>", s)
+	era, rest, two := strings.Cut(s, "-")
+	serial, beat, three := strings.Cut(rest, "-")
+	good := two && three
+	number := func(digits string) uint64 {
+		n, err := strconv.ParseUint(digits, 10, 64)
+		if err != nil || n > MaxCounter || digits[0] == '0' && len(digits) > 1 {
+			good = false
 		}
-		*p = n
+		return n
+	}
+	m.Era, m.Serial, m.Beat = number(era), number(serial), number(beat)
+	if !good {
+		return Mark{}, fmt.Errorf("mark %.60q is not <era>-<serial>-<beat>", s)
 	}
 	return m, nil
 }

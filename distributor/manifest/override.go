@@ -88,9 +88,9 @@ func (v *View) contained(i int) bool {
 	return false
 }
 
-// verifyOverride checks an override's signature by an operator key, that key's cohorts and its longest TTL, and its statement, which the same key signed.
+// readOverride checks an override's signature by an operator key, that key's cohorts and its longest TTL, and its statement, which the same key signed.
 // An end has no TTL of its own: whoever may act on the cohort may end.
-func verifyOverride(k *Keyring, e *Envelope) (*VerifiedOverride, error) {
+func readOverride(k *Keyring, e *Envelope) (*VerifiedOverride, error) {
 	ids, err := e.VerifySignatures(KindOverride, k.publics(k.operatorKeys()))
 	if err != nil {
 		return nil, err
@@ -126,6 +126,13 @@ func verifyOverride(k *Keyring, e *Envelope) (*VerifiedOverride, error) {
 	return v, nil
 }
 
+// published is what a release says of the commit, of who stands behind it, and of how it is rolled out.
+func published(rel *Release) Release {
+	r := *rel
+	r.V, r.Epoch, r.Prev, r.Kind, r.Created, r.Cohorts, r.OverrideID, r.NotAfter, r.Ext = 0, 0, "", "", time.Time{}, nil, "", nil, nil
+	return r
+}
+
 // OnlyOverrides refuses a release of kind override that says something else than the genuine one before it, its overridden statements apart: an operator key is for these, and not
 // for what is published or how it is rolled out. digest is that of before's payload; before is nil if there is none. Releases of other kinds pass.
 func OnlyOverrides(rel, before *Release, digest string) error {
@@ -134,8 +141,8 @@ func OnlyOverrides(rel, before *Release, digest string) error {
 		return nil
 	case before == nil:
 		return fmt.Errorf("%w: release %d is an override, and nothing was released before it", ErrMalformed, rel.Epoch)
-	case rel.Prev != digest || rel.Commit != before.Commit || rel.Tree != before.Tree || rel.Settings != before.Settings || rel.Source != before.Source ||
-		!reflect.DeepEqual(rel.Policy, before.Policy) || !slices.Equal(slices.Sorted(maps.Keys(rel.Cohorts)), slices.Sorted(maps.Keys(before.Cohorts))):
+	case rel.Prev != digest || !reflect.DeepEqual(published(rel), published(before)) ||
+		!slices.Equal(slices.Sorted(maps.Keys(rel.Cohorts)), slices.Sorted(maps.Keys(before.Cohorts))):
 		return fmt.Errorf("%w: release %d is an override, and changes more than an override may", ErrMalformed, rel.Epoch)
 	}
 	for name, part := range rel.Cohorts {

@@ -50,7 +50,8 @@ func (r Resolution) Epoch() uint64 { return r.Statement.Epoch }
 
 // Resolve says which release a host runs under a head now. Pure: agent, collector, controller, CLI and page call this one function.
 // Precedence: hold, override, wave, baseline. Under an override the host runs the manifest's overridden statement of
-// the epoch that the waves assign, or else the override's own first statement.
+// the epoch that the waves assign, or else the override's own first statement; but not if that was laid over a newer release
+// than the waves assign: who is taken back from a release is taken back from it with an override on top, too.
 func Resolve(v *View, host Host, now time.Time) (Resolution, error) {
 	a, from, ok := assigned(v, host, now)
 	if !ok {
@@ -58,7 +59,7 @@ func Resolve(v *View, host Host, now time.Time) (Resolution, error) {
 	}
 	r := Resolution{Source: from, Why: a.Why, Until: a.Until}
 	if from != FromHold {
-		if o := overriding(v, host, now); o != nil {
+		if o := overriding(v, host, a.Epoch, now); o != nil {
 			r.Source, r.Why, r.Override = FromOverride, fmt.Sprintf("override %s by %s: %s", o.ID, o.Author, o.Reason), o.ID
 			until := o.NotAfter
 			r.Until = &until
@@ -120,8 +121,8 @@ func matches(want, have map[string]string) bool {
 	return true
 }
 
-// overriding is the newest living override of a host. An end, whoever carried it, ends every envelope of its id.
-func overriding(v *View, host Host, now time.Time) *VerifiedOverride {
+// overriding is the newest living override of a host that the waves lead to an epoch. An end, whoever carried it, ends every envelope of its id.
+func overriding(v *View, host Host, epoch uint64, now time.Time) *VerifiedOverride {
 	ended := map[string]bool{}
 	for _, o := range v.Overrides {
 		if o.Ended != nil {
@@ -131,7 +132,7 @@ func overriding(v *View, host Host, now time.Time) *VerifiedOverride {
 	var best *VerifiedOverride
 	for i := range v.Overrides {
 		o := &v.Overrides[i]
-		if !o.inForce(now) || ended[o.ID] || len(o.Hosts) > 0 && !slices.Contains(o.Hosts, host.Name) || v.Manifest.Rollout.passes(o.ID, host.Name) {
+		if !o.inForce(now) || ended[o.ID] || len(o.Hosts) > 0 && !slices.Contains(o.Hosts, host.Name) || v.Manifest.Rollout.passes(o.ID, host.Name) || !v.Reaches(&o.Override, epoch) {
 			continue
 		}
 		if best == nil || compareOverrides(o, best) > 0 {
@@ -139,6 +140,27 @@ func overriding(v *View, host Host, now time.Time) *VerifiedOverride {
 		}
 	}
 	return best
+}
+
+// Reaches reports whether there is a statement of an override for hosts that are led to an epoch: one that was built for it, or the override's first one, if that is not of a newer release.
+func (v *View) Reaches(o *Override, epoch uint64) bool {
+	return o.Over <= epoch || v.statement(epoch, o.ID) != nil
+}
+
+// Yields reports whether an override acts on nobody, since the waves and the baseline lead nowhere that it reaches: the release that it was laid over was taken back.
+func (v *View) Yields(o *Override, now time.Time) bool {
+	led := false
+	for i := range v.Manifest.Assign {
+		a := &v.Manifest.Assign[i]
+		if len(a.Hosts) > 0 || a.Until != nil && !now.Before(*a.Until) {
+			continue
+		}
+		if v.Reaches(o, a.Epoch) {
+			return false
+		}
+		led = true
+	}
+	return led
 }
 
 // compareOverrides orders overrides: of several on a host the last one acts.
@@ -231,11 +253,9 @@ func (r Resolution) WithVariants(host string, doc Variants) Resolution {
 
 // Point is the place of a host on the ring of a salt: the first 8 bytes, big endian, of SHA-256(salt, 0x00, host).
 func Point(salt, host string) uint64 {
-	h := sha256.New()
-	h.Write([]byte(salt))
-	h.Write([]byte{0})
-	h.Write([]byte(host))
-	return binary.BigEndian.Uint64(h.Sum(nil))
+	var room [256]byte // mostly enough
+	sum := sha256.Sum256(append(append(append(room[:0], salt...), 0), host...))
+	return binary.BigEndian.Uint64(sum[:])
 }
 
 // Turn is the part of a rollout's spread after which a host takes an epoch, from 0 to 1. Its ring is another than the waves': there the hosts of the first wave are neighbours.

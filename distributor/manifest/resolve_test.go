@@ -80,6 +80,22 @@ func TestResolve(t *testing.T) {
 	if r, err := manifest.Resolve(two, manifest.Host{Name: "web-1"}, now); err != nil || r.Override != "inc-311" {
 		t.Errorf("of two overrides the newer release: %+v, %v", r, err)
 	}
+	// Hosts that are led back to before what it was laid over do not get it, unless it was built for where they are led.
+	for over, want := range map[uint64]string{1042: "inc-311", 1043: ""} {
+		_, v := accept(t, newTrust(t), head(t, order(t, 7, func(m *manifest.Manifest) { m.Assign = []manifest.Assignment{{Epoch: 1042, Why: "rolled back"}} }),
+			override(t, "inc-311", 1045, func(o *manifest.Override) { o.Over = over })), now)
+		r, err := manifest.Resolve(v, manifest.Host{Name: "web-1"}, now)
+		if err != nil || r.Override != want || want == "" && (r.Epoch() != 1042 || r.Source != manifest.FromBaseline) {
+			t.Errorf("over %d: %+v, %v", over, r, err)
+		}
+		if o := &v.Living(now)[0].Override; v.Yields(o, now) != (want == "") {
+			t.Errorf("over %d: it yields: %t", over, v.Yields(o, now))
+		}
+		v.Statements = append(v.Statements, manifest.VerifiedStatement{Statement: overridden(1042, "inc-311")})
+		if r, err := manifest.Resolve(v, manifest.Host{Name: "web-1"}, now); err != nil || r.Override != "inc-311" || r.Epoch() != 1042 {
+			t.Errorf("over %d, built for it: %+v, %v", over, r, err)
+		}
+	}
 	if _, err := manifest.Resolve(&manifest.View{}, web, now); !errors.Is(err, manifest.ErrNoAssignment) {
 		t.Errorf("empty view: %v", err)
 	}

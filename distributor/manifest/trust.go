@@ -87,27 +87,21 @@ func (s TrustState) AcceptHead(cohort string, data []byte, now time.Time) (Trust
 }
 
 func (s TrustState) acceptHead(k *Keyring, cohort string, data []byte, now time.Time) (TrustState, *View, error) {
-	head, err := DecodeHead(data)
+	o, err := openHead(k, s.Keyring.Payload, data)
 	if err != nil {
 		return s, nil, err
 	}
-	if _, err := head.Manifest.VerifySignatures(KindManifest, k.publics(k.Roles.Rollout)); err != nil {
-		return s, nil, err
-	}
-	m, err := DecodeManifest(head.Manifest.Payload)
-	if err != nil {
-		return s, nil, err
-	}
+	m := o.manifest
 	if err := ours("manifest", origin{m.Store, m.Repo, m.Cohort}, origin{s.Store, s.Repo, cohort}); err != nil {
 		return s, nil, err
 	}
-	floor := Floor{m.Era, m.Serial, head.Manifest.Digest()}
+	floor := Floor{m.Era, m.Serial, o.digest}
 	if err := floor.follows(s.Floors[cohort], k); err != nil {
 		return s, nil, err
 	}
-	v := &View{Head: *head, Manifest: *m, Stale: now.After(m.FreshUntil)}
+	v := &View{Head: *o.head, Manifest: *m, Stale: now.After(m.FreshUntil)}
 	known := contents{past: s.Contents[cohort], now: map[string]string{}}
-	if err := v.statements(k, &known); err != nil {
+	if err := v.statements(k, o, &known); err != nil {
 		return s, nil, err
 	}
 	kept, err := v.overrides(k, &known, s.Overrides[cohort], now)
@@ -123,6 +117,30 @@ func (s TrustState) acceptHead(k *Keyring, cohort string, data []byte, now time.
 		delete(next.Overrides, cohort)
 	}
 	return next, v, nil
+}
+
+// opened is a head whose manifest was signed by a rollout key.
+type opened struct {
+	head     *Head
+	manifest *Manifest
+	digest   string          // of the manifest's payload
+	known    statementsKnown //nolint:unused // see once.go
+}
+
+// readHead decodes a head and verifies its manifest.
+func readHead(k *Keyring, data []byte) (*opened, error) {
+	head, err := DecodeHead(data)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := head.Manifest.VerifySignatures(KindManifest, k.publics(k.Roles.Rollout)); err != nil {
+		return nil, err
+	}
+	m, err := DecodeManifest(head.Manifest.Payload)
+	if err != nil {
+		return nil, err
+	}
+	return &opened{head: head, manifest: m, digest: head.Manifest.Digest()}, nil
 }
 
 // origin is where a document belongs.
@@ -156,10 +174,10 @@ func (f Floor) follows(floor Floor, k *Keyring) error {
 }
 
 // statements verifies those of the manifest, and that each assignment has its own.
-func (v *View) statements(k *Keyring, known *contents) error {
+func (v *View) statements(k *Keyring, o *opened, known *contents) error {
 	m := &v.Manifest
 	for i := range m.Statements {
-		st, err := verifyAnyStatement(k, &m.Statements[i])
+		st, err := o.statement(k, i)
 		if err != nil {
 			return fmt.Errorf("statements[%d]: %w", i, err)
 		}

@@ -97,6 +97,7 @@ type Release struct {
 	Subject     string                   `json:"subject"`
 	Signer      string                   `json:"signer,omitempty"` // who signed the commit, as verified
 	PullRequest int                      `json:"pull_request,omitempty"`
+	Proposer    string                   `json:"proposer,omitempty"` // login of who opened the pull request
 	Approvers   []string                 `json:"approvers,omitempty"`
 	Evaluator   string                   `json:"evaluator"` // "muster 0.1.0 cue v0.17.1"
 	Settings    string                   `json:"settings"`  // digest of the publisher's own settings: part of the skip key (B021)
@@ -191,6 +192,7 @@ type Rollout struct {
 	Freezes     []Stop        `json:"freezes,omitempty"`
 	Holds       []Stop        `json:"holds,omitempty"`
 	Endings     []Ending      `json:"endings,omitempty"` // overrides that end in steps, before their own end
+	Trial       bool          `json:"trial,omitempty"`   // rolling back by a person's word: one host goes first, and the others when it confirms
 }
 
 // Ending takes hosts out of an override: those whose Point under Salt is strictly less than Below, all of them without it.
@@ -199,6 +201,7 @@ type Ending struct {
 	Below    string `json:"below,omitempty"` // 16 hex digits
 	Salt     string `json:"salt,omitempty"`
 	Why      string `json:"why"`
+	By       string `json:"by,omitempty"` // who ended it with a rollback: then it does not wait for its time
 }
 
 // Outcome is what a gate says.
@@ -250,17 +253,19 @@ type Manifest struct {
 
 // Override is an operator's signed change of one cohort, or of some of its hosts; or, with Ended, its signed end.
 type Override struct {
-	V         int          `json:"v"`
-	Store     string       `json:"store"`
-	Repo      string       `json:"repo"`
-	Cohort    string       `json:"cohort"`
-	Hosts     []string     `json:"hosts,omitempty"` // empty: the whole cohort
-	ID        string       `json:"id"`
-	Author    string       `json:"author"`
-	Reason    string       `json:"reason"`
-	Created   time.Time    `json:"created"`
-	NotAfter  time.Time    `json:"not_after"`
-	Epoch     uint64       `json:"epoch"` // the override's release
+	V        int       `json:"v"`
+	Store    string    `json:"store"`
+	Repo     string    `json:"repo"`
+	Cohort   string    `json:"cohort"`
+	Hosts    []string  `json:"hosts,omitempty"` // empty: the whole cohort
+	ID       string    `json:"id"`
+	Author   string    `json:"author"`
+	Reason   string    `json:"reason"`
+	Created  time.Time `json:"created"`
+	NotAfter time.Time `json:"not_after"`
+	Epoch    uint64    `json:"epoch"` // the override's release
+	// Over is the epoch that the first statement was laid over; 0 if nobody said. Hosts that are led to an older one do not get that statement.
+	Over      uint64       `json:"over,omitempty"`
 	Patches   []Patch      `json:"patches,omitempty"`
 	Statement *Envelope    `json:"statement,omitempty"` // the first statement built with it; absent in an end
 	Ended     *OverrideEnd `json:"ended,omitempty"`

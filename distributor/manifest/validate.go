@@ -180,6 +180,7 @@ func (r *Release) Validate() error {
 	c.text("subject", r.Subject)
 	c.text("signer", r.Signer)
 	c.that(r.PullRequest >= 0, "pull_request: negative")
+	c.text("proposer", r.Proposer)
 	c.that(len(r.Approvers) <= 1000, "approvers: too many")
 	for _, a := range r.Approvers {
 		c.text("approvers", a)
@@ -316,6 +317,7 @@ func (r *Rollout) Validate() error {
 		c.that((e.Below == "") == (e.Salt == "") && len(e.Salt) <= 200, "endings: below and salt go together")
 		c.that(e.Below == "" || len(e.Below) == 16 && validHex(e.Below), "endings.below: not 16 hex digits")
 		c.text("endings.why", e.Why)
+		c.text("endings.by", e.By)
 	}
 	c.that(len(r.Halts) <= MaxStops && len(r.Freezes) <= MaxStops, "halts, freezes: more than %d", MaxStops)
 	stops := append(append(append([]Stop{}, r.Halts...), r.Freezes...), r.Holds...)
@@ -372,6 +374,8 @@ func (o *Override) Validate() error {
 	c.time("not_after", o.NotAfter)
 	c.that(o.NotAfter.After(o.Created), "not_after: not after created")
 	c.epoch("epoch", o.Epoch)
+	c.counter("over", o.Over)
+	c.that(o.Over < o.Epoch, "over: not before its own epoch")
 	c.that(len(o.Patches) <= 1000, "patches: too many")
 	for _, p := range o.Patches {
 		c.name("patches.service", p.Service)

@@ -90,6 +90,12 @@ func (r *Report) Validate() error {
 	c.text("reason", r.Reason)
 	c.word("code", r.Code)
 	c.that(r.Tries >= 0 && r.Tries <= math.MaxInt32, "tries: out of range")
+	c.that(r.WaitsUntil == nil || r.WaitsUntil.Year() >= 1970 && r.WaitsUntil.Year() <= 9999, "waits_until: not a time")
+	if h := r.Held; h != nil {
+		c.text("held.by", h.By)
+		c.text("held.why", h.Why)
+		c.that(h.Since.Year() >= 1 && h.Since.Year() <= 9999 && h.Until.Year() >= 1 && h.Until.Year() <= 9999, "held: not a time")
+	}
 	c.that(len(r.Drift) <= MaxDrift, "drift: more than %d paths", MaxDrift)
 	for _, p := range r.Drift {
 		c.that(len(p) > 0 && len(p) <= MaxPath, "drift: a path is empty or longer than %d bytes", MaxPath)

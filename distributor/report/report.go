@@ -34,39 +34,49 @@ const (
 
 // Report is one host's state. Reports are state, not events: ordered by (Boot, Counter).
 type Report struct {
-	V         int                        `json:"v"`
-	Repo      string                     `json:"repo"`
-	Store     string                     `json:"store"`
-	Cohort    string                     `json:"cohort"`
-	Host      string                     `json:"host"`
-	Labels    map[string]string          `json:"labels"`
-	Boot      string                     `json:"boot"`               // random id of this start of the agent
-	Counter   uint64                     `json:"counter"`            // rises with each report of a boot
-	Key       []byte                     `json:"key"`                // identity public key
-	Agent     string                     `json:"agent"`              // version
-	Reads     int                        `json:"reads"`              // highest format `v` it reads
-	At        time.Time                  `json:"at"`                 // host clock; never used for freshness, and for order only to know a start of the agent that is sent again after 32 others
-	Seen      string                     `json:"seen"`               // manifest.Mark of the newest verified head; "" before the first
-	Desired   uint64                     `json:"desired"`            // epoch that Resolve assigns
-	Attempted uint64                     `json:"attempted"`          // epoch last tried
-	Running   uint64                     `json:"running"`            // epoch on disk under current; 0 if none
-	Content   string                     `json:"content"`            // content digest found on disk
-	Override  string                     `json:"override,omitempty"` // override id of what runs
-	Source    string                     `json:"source,omitempty"`   // manifest.Source of Desired
-	Mode      string                     `json:"mode"`               // enforce | observe
-	Phase     Phase                      `json:"phase"`
-	Grade     manifest.Grade             `json:"grade,omitempty"` // lowest grade over all services; "" when nothing is confirmed
-	Confirmed bool                       `json:"confirmed"`       // disk equals Content of Desired and every service has its required grade
-	Reason    string                     `json:"reason,omitempty"`
-	Code      string                     `json:"code,omitempty"` // refusal code: "digest mismatch", "unsafe path", "signature", "no space", …
-	Tries     int                        `json:"tries,omitempty"`
-	Stale     bool                       `json:"stale,omitempty"`
-	Drift     []string                   `json:"drift,omitempty"`
-	Drifted   int                        `json:"drifted,omitempty"` // count of all drifted paths
-	Services  map[string]Service         `json:"services"`
-	Probes    map[string]Probe           `json:"probes,omitempty"`
-	Poll      float64                    `json:"poll_s"` // seconds between reports that this agent promises
-	Ext       map[string]json.RawMessage `json:"ext,omitempty"`
+	V          int                        `json:"v"`
+	Repo       string                     `json:"repo"`
+	Store      string                     `json:"store"`
+	Cohort     string                     `json:"cohort"`
+	Host       string                     `json:"host"`
+	Labels     map[string]string          `json:"labels"`
+	Boot       string                     `json:"boot"`               // random id of this start of the agent
+	Counter    uint64                     `json:"counter"`            // rises with each report of a boot
+	Key        []byte                     `json:"key"`                // identity public key
+	Agent      string                     `json:"agent"`              // version
+	Reads      int                        `json:"reads"`              // highest format `v` it reads
+	At         time.Time                  `json:"at"`                 // host clock; never used for freshness, and for order only to know a start of the agent that is sent again after 32 others
+	Seen       string                     `json:"seen"`               // manifest.Mark of the newest verified head; "" before the first
+	Desired    uint64                     `json:"desired"`            // epoch that Resolve assigns
+	Attempted  uint64                     `json:"attempted"`          // epoch last tried
+	Running    uint64                     `json:"running"`            // epoch on disk under current; 0 if none
+	Content    string                     `json:"content"`            // content digest found on disk
+	Override   string                     `json:"override,omitempty"` // override id of what runs
+	Source     string                     `json:"source,omitempty"`   // manifest.Source of Desired
+	Mode       string                     `json:"mode"`               // enforce | observe
+	Phase      Phase                      `json:"phase"`
+	Grade      manifest.Grade             `json:"grade,omitempty"` // lowest grade over all services; "" when nothing is confirmed
+	Confirmed  bool                       `json:"confirmed"`       // disk equals Content of Desired and every service has its required grade
+	Reason     string                     `json:"reason,omitempty"`
+	Code       string                     `json:"code,omitempty"` // refusal code: "digest mismatch", "unsafe path", "signature", "no space", …
+	Tries      int                        `json:"tries,omitempty"`
+	Stale      bool                       `json:"stale,omitempty"`
+	Held       *Hold                      `json:"held,omitempty"`        // somebody on the host holds it as it is
+	WaitsUntil *time.Time                 `json:"waits_until,omitempty"` // it takes Desired then: its turn of the rollout's spread
+	Drift      []string                   `json:"drift,omitempty"`
+	Drifted    int                        `json:"drifted,omitempty"` // count of all drifted paths
+	Services   map[string]Service         `json:"services"`
+	Probes     map[string]Probe           `json:"probes,omitempty"`
+	Poll       float64                    `json:"poll_s"` // seconds between reports that this agent promises
+	Ext        map[string]json.RawMessage `json:"ext,omitempty"`
+}
+
+// Hold says that somebody on the host keeps it as it is: who, why, since when, until when.
+type Hold struct {
+	By    string    `json:"by"`
+	Why   string    `json:"why"`
+	Since time.Time `json:"since"`
+	Until time.Time `json:"until"`
 }
 
 // Service is one service on the host.

@@ -24,7 +24,7 @@ const golden = "../../testdata/vectors/report/full.json"
 
 // full has every field set.
 func full() *report.Report {
-	yes := true
+	yes, turn := true, time.Date(2026, 11, 30, 6, 1, 0, 0, time.UTC)
 	return &report.Report{
 		V: 1, Repo: "acme/config", Store: strings.Repeat("0a", 16), Cohort: "prod-eu", Host: "web-17.eu", Labels: map[string]string{"role": "web", "zone": "eu-west-1a"},
 		Boot: "5f1c9a0b7d2e4833", Counter: 42, Key: bytes.Repeat([]byte{7}, 32), Agent: "0.1.0", Reads: 1, At: time.Date(2026, 11, 30, 6, 0, 0, 5e8, time.UTC),
@@ -35,8 +35,10 @@ func full() *report.Report {
 			"checkout": {State: "waiting", Epoch: 1041, Expected: 1043, Grade: manifest.GradeReloaded, Healthy: &yes, AgeS: 1.5, Reason: "process still states epoch 1041", Restarts: 3,
 				Instances: map[string]report.ServiceInstance{"a": {Epoch: 1043, State: "confirmed", Reason: "ok"}}},
 		},
-		Probes: map[string]report.Probe{"checkout": {Count: 12, Failures: 1, P50MS: 1.25, MaxMS: 30}},
-		Poll:   60, Ext: map[string]json.RawMessage{"later": json.RawMessage(`{"x":[1,null]}`)},
+		Held:       &report.Hold{By: "ana", Why: "INC-300", Since: turn.Add(-time.Hour), Until: turn.Add(time.Hour)},
+		WaitsUntil: &turn,
+		Probes:     map[string]report.Probe{"checkout": {Count: 12, Failures: 1, P50MS: 1.25, MaxMS: 30}},
+		Poll:       60, Ext: map[string]json.RawMessage{"later": json.RawMessage(`{"x":[1,null]}`)},
 	}
 }
 

@@ -22,6 +22,9 @@ const (
 	Refresh   ActionKind = "refresh"   // the same order, signed anew
 	Freeze    ActionKind = "freeze"    // no forward moves until Until
 	Unfreeze  ActionKind = "unfreeze"
+	Hold      ActionKind = "hold"     // named hosts stay at what they run, or at To, until Until
+	Unhold    ActionKind = "unhold"   // named hosts are let go
+	Rollback  ActionKind = "rollback" // every host goes back to the baseline, or to To; the cohort is halted
 )
 
 // Action is what a person asks, who and why.
@@ -31,7 +34,14 @@ type Action struct {
 	Why   string
 	Wave  int        // approve: which; 0: the one that waits
 	Epoch uint64     // 0, or the target that the person looked at: another one refuses
-	Until *time.Time // freeze: its end, required
+	Until *time.Time // freeze, hold: its end, required
+
+	Hosts         []string          // hold, unhold
+	To            uint64            // rollback: the epoch, 0: the baseline; hold: the epoch, 0: what each host runs
+	Runs          map[string]uint64 // hold: what the hosts run, as an observer says; nil: nobody looks, and what the head leads them to counts
+	Now           bool              // rollback: all hosts at once
+	DropOverrides bool              // rollback: overrides are taken from their hosts as well
+	Aborted       bool              // resume: also what another person aborted or rolled back
 }
 
 // ErrUnfit refuses an action that does not fit where the rollout stands: an approval of what was rolled back, say. The error says where it stands.
@@ -46,6 +56,7 @@ func Act(in Input, a Action, now time.Time) (m manifest.Manifest, said string, c
 	d := &act{in: in, Action: a, now: now, prev: &in.Prev.Manifest, m: successor(in)}
 	do, ok := map[ActionKind]func() error{
 		Pause: d.pause, Resume: d.resume, Approve: d.approve, Abort: d.abort, Supersede: d.supersede, Refresh: d.refresh, Freeze: d.freeze, Unfreeze: d.unfreeze,
+		Hold: d.hold, Unhold: d.unhold, Rollback: d.rollback,
 	}[a.Kind]
 	r := &d.prev.Rollout
 	switch {
@@ -131,6 +142,9 @@ func (d *act) resume() error {
 	case r.Phase == manifest.PhasePaused:
 		d.resumePaused()
 	case r.Phase == manifest.PhaseHalted:
+		if h := d.anothers(); h != nil && !d.Aborted {
+			return d.unfit("epoch %d was %s by %s at %s, and that is not yours to end by the way: ask, then add --aborted", h.Epoch, h.Why, h.By, h.Since.UTC().Format(time.RFC3339))
+		}
 		d.resumeHalted()
 	case r.Phase == manifest.PhaseRollingBack && len(r.Halts) == 0:
 		return d.already("nothing is halted: %s", d.stands())
@@ -138,6 +152,16 @@ func (d *act) resume() error {
 		return d.unfit("%s; resume it when it is there", d.stands())
 	default:
 		return d.already("nothing is paused or halted: %s", d.stands())
+	}
+	return nil
+}
+
+// anothers is a halt that another person made, by an abort or a rollback.
+func (d *act) anothers() *manifest.Stop {
+	for i, h := range slices.Backward(d.prev.Rollout.Halts) {
+		if h.By != Muster && h.By != Restorer && h.By != d.By {
+			return &d.prev.Rollout.Halts[i]
+		}
 	}
 	return nil
 }
@@ -233,7 +257,7 @@ func (d *act) abort() error {
 	r.Halts = halts(r.Halts, halt)
 	returnsTo(r)
 	r.Phase, r.Since = manifest.PhaseRollingBack, d.now.UTC()
-	d.do("epoch %d aborted, hosts go back to epoch %d", r.Target, r.Baseline)
+	d.do("epoch %d aborted, hosts go back to epoch %d%s", r.Target, r.Baseline, without(d.in.Prev, r.Baseline, d.now))
 	return nil
 }
 
@@ -257,7 +281,7 @@ func (d *act) supersede() error {
 	target := r.Target
 	returnsTo(r)
 	r.Phase, r.Since = manifest.PhaseRollingBack, d.now.UTC()
-	d.do("epoch %d goes back to epoch %d, then epoch %d begins", target, r.Baseline, newest)
+	d.do("epoch %d goes back to epoch %d, then epoch %d begins%s", target, r.Baseline, newest, without(d.in.Prev, r.Baseline, d.now))
 	return nil
 }
 

@@ -60,7 +60,7 @@ func (s *step) begin(target uint64) {
 	baseline, _ := assignedTo(*s.prev)
 	s.m.Rollout = manifest.Rollout{
 		PolicyName: was.PolicyName, PolicyEpoch: was.PolicyEpoch, Policy: was.Policy, Target: target, Baseline: baseline, Wave: 1,
-		Started: &now, Skipped: was.Skipped, Ignored: was.Ignored, Freezes: living(was.Freezes, s.now), Holds: living(was.Holds, s.now), Endings: was.Endings,
+		Started: &now, Skipped: was.Skipped, Ignored: was.Ignored, Freezes: living(was.Freezes, s.now), Holds: holdsOf(&s.m, s.now), Endings: was.Endings,
 	}
 	s.count.along(strconv.FormatUint(target, 10))
 	s.beginWave(1, nil)

@@ -34,7 +34,7 @@ func Decisions(prev, next *manifest.View) []Decision {
 	d.stops("halted", "the halt ended", was.Halts, is.Halts)
 	d.stops("paused", "the pause ended", stopList(was.Pause), stopList(is.Pause))
 	d.stops("frozen", "the freeze ended", was.Freezes, is.Freezes)
-	d.stops("held", "the hold ended", was.Holds, is.Holds)
+	d.holds(was.Holds, is.Holds)
 	d.overrides(prev.Overrides, next.Overrides)
 	d.endings(was.Endings, is.Endings)
 	d.approvals(&was, &is)
@@ -131,6 +131,9 @@ func whereStands(was, is *manifest.Rollout) string {
 		return wave + " waits for approval"
 	case manifest.PhaseRollingBack:
 		if was.Phase == is.Phase {
+			if is.Told == 1 {
+				return fmt.Sprintf("back to epoch %d, 1 host left", is.Baseline)
+			}
 			return fmt.Sprintf("back to epoch %d, %d hosts left", is.Baseline, is.Told)
 		}
 		return fmt.Sprintf("back to epoch %d", is.Baseline)
@@ -178,6 +181,39 @@ func (d *decisions) stops(word, ended string, was, is []manifest.Stop) {
 		}
 	}
 }
+
+// holds tells which hosts are held anew, and which no longer. One that ended at its time is not told, as with the other stops.
+func (d *decisions) holds(was, is []manifest.Stop) {
+	issued := d.next.Manifest.Issued
+	in := func(s manifest.Stop, host string, list []manifest.Stop) bool {
+		return slices.ContainsFunc(list, func(o manifest.Stop) bool {
+			return o.By == s.By && o.Why == s.Why && o.Since.Equal(s.Since) && sameTime(o.Until, s.Until) && slices.Contains(o.Hosts, host)
+		})
+	}
+	missing := func(s manifest.Stop, list []manifest.Stop) []string {
+		return slices.DeleteFunc(slices.Clone(s.Hosts), func(h string) bool { return in(s, h, list) })
+	}
+	for _, s := range is {
+		if hosts := missing(s, was); len(hosts) > 0 && !past(s.Until, issued) {
+			d.add(Decision{What: "held", Epoch: s.Epoch, By: s.By, Why: s.Why, Hosts: hosts, Until: s.Until})
+		}
+	}
+	for _, s := range was {
+		hosts := missing(s, is)
+		if len(hosts) == 0 || past(s.Until, issued) {
+			continue
+		}
+		x := Decision{What: "the hold ended", Epoch: s.Epoch, Why: fmt.Sprintf("held by %s: %s", s.By, orText(s.Why, "no reason given")), Hosts: hosts}
+		for _, o := range is { // what an unhold leaves until the hosts are let go
+			if past(o.Until, issued) && !o.Since.Before(s.Since) && slices.ContainsFunc(hosts, func(h string) bool { return slices.Contains(o.Hosts, h) }) {
+				x.By = o.By
+				x.Why += "; let go" + orNothing(": ", o.Why)
+			}
+		}
+		d.add(x)
+	}
+}
+
 func (d *decisions) overrides(was, is []manifest.VerifiedOverride) {
 	in := func(o manifest.VerifiedOverride) bool {
 		return slices.ContainsFunc(was, func(w manifest.VerifiedOverride) bool {
@@ -195,6 +231,16 @@ func (d *decisions) overrides(was, is []manifest.VerifiedOverride) {
 				services[i] = p.Service
 			}
 			what := strings.TrimSpace("override " + o.ID + " of " + strings.Join(services, ", "))
+			switch i := slices.IndexFunc(was, func(w manifest.VerifiedOverride) bool { return w.ID == o.ID && w.Ended == nil }); {
+			case i < 0:
+			case o.NotAfter.After(was[i].NotAfter):
+				what = "override " + o.ID + " extended"
+			case !slices.Equal(was[i].Hosts, o.Hosts):
+				what = "override " + o.ID + " goes on to"
+				if len(o.Hosts) == 0 {
+					what = "override " + o.ID + " on the whole cohort"
+				}
+			}
 			d.addAt(o.Created, Decision{What: what, Epoch: o.Epoch, By: o.Author, Why: o.Reason, Hosts: o.Hosts, Until: &o.NotAfter})
 		}
 	}
@@ -207,7 +253,7 @@ func (d *decisions) endings(was, is []manifest.Ending) {
 	}
 	for _, e := range is {
 		if !in(e, was) {
-			d.add(Decision{What: "override " + e.Override + " is taken from its hosts in steps", By: Muster, Why: e.Why})
+			d.add(Decision{What: "override " + e.Override + " is taken from its hosts in steps", By: orText(e.By, Muster), Why: e.Why})
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/muster-config/muster/distributor/manifest"
+	"github.com/muster-config/muster/distributor/verdict"
 )
 
 // under is the override that acts on a host.
@@ -66,20 +67,71 @@ func TestD005EndsInSteps(t *testing.T) {
 	}
 }
 
-// Extended in time: those that were out of it come back, and it ends at its new end.
+// Extended when it ends already, by somebody else's program: those that are out of it do not come back, all at once, and the others leave it at its new end.
 func TestD005Extended(t *testing.T) {
 	f := newFleet(t, 20, standard())
 	f.loose = true
 	f.override("inc-311", 8, 2*time.Hour)
 	f.loose = true
 	f.pass(115 * time.Minute)
-	if n := f.overridden("inc-311"); n == 0 || n == 20 {
-		t.Fatalf("on %d hosts", n)
+	before := f.overridden("inc-311")
+	if before == 0 || before == 20 {
+		t.Fatalf("on %d hosts", before)
 	}
 	f.view.Overrides[0].NotAfter = f.view.Overrides[0].NotAfter.Add(time.Hour)
 	f.pass(2 * time.Minute)
-	if n := f.overridden("inc-311"); n != 20 || len(f.r().Endings) != 0 {
-		t.Errorf("on %d hosts, %+v", n, f.r().Endings)
+	if n := f.overridden("inc-311"); n != before {
+		t.Errorf("on %d hosts after %d, %+v", n, before, f.r().Endings)
+	}
+	f.pass(61 * time.Minute)
+	if n := f.overridden("inc-311"); n >= before {
+		t.Errorf("on %d hosts after %d shortly before its new end, %+v", n, before, f.r().Endings)
+	}
+}
+
+// Two controllers whose clocks differ do not undo each other's steps: hosts would leave it and come back with each.
+func TestD005ClockBehind(t *testing.T) {
+	f := newFleet(t, 20, standard())
+	f.override("inc-311", 8, 2*time.Hour)
+	f.pass(110*time.Minute + time.Second)
+	n := f.overridden("inc-311")
+	if n == 20 {
+		t.Fatal("no step was taken")
+	}
+	f.now = f.now.Add(-4 * time.Second)
+	if f.next() || f.overridden("inc-311") != n {
+		t.Errorf("on %d hosts after %d, for a clock that is behind: %+v", f.overridden("inc-311"), n, f.r().Endings)
+	}
+}
+
+// A collector that was just started knows few hosts: they are not all that an override acts on.
+func TestD005EndWaitsForWhoIsNotHeardYet(t *testing.T) {
+	f := newFleet(t, 20, standard())
+	f.override("inc-311", 8, 2*time.Hour)
+	for _, h := range f.hosts[2:] {
+		h.Verdict = verdict.Missing
+	}
+	f.settling = "the collector was just started"
+	f.pass(115 * time.Minute)
+	if n := f.overridden("inc-311"); n != 20 {
+		t.Errorf("on %d hosts, and 18 of them are not heard of yet", n)
+	}
+}
+
+// Who leaves an override for an older one below it is on its way as well.
+func TestD005EndsOverAnother(t *testing.T) {
+	f := newFleet(t, 20, standard())
+	f.override("inc-311", 8, 12*time.Hour)
+	f.override("inc-312", 9, 2*time.Hour)
+	if n := f.running(9); n != 20 {
+		t.Fatalf("%d hosts run the newer override", n)
+	}
+	for _, h := range f.hosts {
+		h.stuck = true
+	}
+	f.pass(119 * time.Minute)
+	if n := f.overridden("inc-312"); n != 18 {
+		t.Errorf("on %d hosts, though the two places are taken", n)
 	}
 }
 

@@ -130,13 +130,13 @@ func baselineOf(r *manifest.Rollout) uint64 {
 // returnsTo makes the baseline what a failure returns to, and ends what goes with going forward.
 func returnsTo(r *manifest.Rollout) {
 	r.Baseline, r.Fallback = baselineOf(r), 0
-	r.Pause, r.Was, r.Extended, r.Skipped = nil, "", 0, nil
+	r.Pause, r.Was, r.Extended, r.Skipped, r.Trial = nil, "", 0, nil, false
 }
 
 // goBack begins the way back to the baseline.
 func (s *step) goBack(why string, args ...any) {
 	returnsTo(&s.m.Rollout)
-	s.to(manifest.PhaseRollingBack, why, args...)
+	s.to(manifest.PhaseRollingBack, "%s%s", fmt.Sprintf(why, args...), without(s.in.Prev, s.m.Rollout.Baseline, s.now))
 	s.goBackSteps()
 	s.statements()
 }
@@ -149,6 +149,7 @@ func (s *step) goOnBack() {
 	}
 	if len(r.Halts) > 0 {
 		s.to(manifest.PhaseHalted, "%s", r.Why).Told = 0
+		s.m.Rollout.Trial = false
 		s.statements()
 		return
 	}
@@ -158,7 +159,7 @@ func (s *step) goOnBack() {
 // atBaseline ends a rollout at its baseline: nothing of it is left.
 func (s *step) atBaseline(why string, args ...any) {
 	r := &s.m.Rollout
-	r.Target, r.Wave, r.Told, r.Halts, r.Started, r.Approved = r.Baseline, 0, 0, nil, nil, nil
+	r.Target, r.Wave, r.Told, r.Halts, r.Started, r.Approved, r.Trial = r.Baseline, 0, 0, nil, nil, nil, false
 	s.to(manifest.PhaseDone, why, args...)
 	s.statements()
 }
@@ -282,6 +283,9 @@ func (s *step) watch() {
 	}
 	list := s.heard(s.judgedWave())
 	open := append(s.saying(list, manifest.OutcomeInconclusive), s.saying(list, manifest.OutcomeBroken)...)
+	if !s.now.Before(end) && s.leaves(unasked(open), end) {
+		return
+	}
 	switch {
 	case len(open) > 0 && s.now.Before(end):
 		wait()

@@ -41,6 +41,7 @@ type fleet struct {
 	asked    []gate.Question
 	heads    []*manifest.View
 	loose    bool // in flight is not checked
+	rush     bool // all hosts were sent at once
 }
 
 // member is one host.
@@ -86,12 +87,21 @@ func newFleet(t tester, n int, p manifest.RolloutPolicy) *fleet {
 
 func (f *fleet) input(prev *manifest.View) rollout.Input {
 	return rollout.Input{
-		Store: strings.Repeat("0a", 16), Repo: "acme/config", Cohort: "prod", Era: 1, Prev: prev, By: "controller", Now: f.now, Statement: envelope(fmt.Sprint(f.part)), Base: f.base,
+		Store: strings.Repeat("0a", 16), Repo: "acme/config", Cohort: "prod", Era: 1, Prev: prev, By: "controller", Now: f.now, Statement: envelope(fmt.Sprint(f.part)), Base: f.base, Named: f.named(),
 		Release: &manifest.Release{
 			Epoch: max(f.part, 7), Created: f.created, Policy: manifest.Policy{Cohorts: map[string]manifest.CohortPolicy{"prod": {Rollout: "standard", Order: f.order}}, Rollouts: f.policies},
 			Cohorts: map[string]manifest.ReleaseCohort{"prod": {State: manifest.StateBuilt, Epoch: f.part}},
 		},
 	}
+}
+
+// named are the statements of all releases.
+func (f *fleet) named() map[uint64]manifest.Envelope {
+	all := map[uint64]manifest.Envelope{}
+	for epoch := range f.services {
+		all[epoch] = envelope(fmt.Sprint(epoch))
+	}
+	return all
 }
 
 // publish makes an epoch the newest; services are what it changes against the one before it.
@@ -146,7 +156,7 @@ func (f *fleet) put(m manifest.Manifest) {
 	}
 	if halted := before.Manifest.Rollout.Phase == manifest.PhaseHalted || before.Manifest.Rollout.Phase == manifest.PhaseRollingBack; halted {
 		for _, h := range f.hosts {
-			if f.at(before, h) != r.Target && f.at(v, h) == before.Manifest.Rollout.Target && before.Manifest.Rollout.Target != before.Manifest.Rollout.Baseline {
+			if f.source(v, h) != manifest.FromHold && f.at(before, h) != r.Target && f.at(v, h) == before.Manifest.Rollout.Target && before.Manifest.Rollout.Target != before.Manifest.Rollout.Baseline {
 				f.t.Fatalf("%s is told the target again while the cohort goes back", h.Name)
 			}
 		}
@@ -156,7 +166,9 @@ func (f *fleet) put(m manifest.Manifest) {
 			f.t.Fatalf("%s is told nothing", h.Name)
 		}
 	}
-	if open, limit := f.open(), f.limit(); open > limit && !f.loose {
+	open, limit := f.open(), f.limit()
+	f.rush = f.rush && open > limit
+	if open > limit && !f.loose && !f.rush {
 		f.t.Fatalf("%d hosts are on their way, %d may: %s, %v", open, limit, r.Why, m.Assign)
 	}
 }
@@ -189,6 +201,14 @@ func (f *fleet) open() int {
 	return n
 }
 
+func (f *fleet) source(v *manifest.View, h *member) manifest.Source {
+	res, err := manifest.Resolve(v, manifest.Host{Name: h.Name, Labels: h.Labels}, f.now)
+	if err != nil {
+		f.t.Fatalf("%s: %v", h.Name, err)
+	}
+	return res.Source
+}
+
 func (f *fleet) at(v *manifest.View, h *member) uint64 {
 	res, err := manifest.Resolve(v, manifest.Host{Name: h.Name, Labels: h.Labels}, f.now)
 	if err != nil {
@@ -207,6 +227,8 @@ func (f *fleet) observed() rollout.Observed {
 		case h.Verdict == verdict.Missing, h.Verdict == verdict.Silent, h.Verdict == verdict.Held, h.Verdict == verdict.Observing, h.Verdict == verdict.NotRunning, h.Verdict == verdict.Unknown:
 		case h.bad != nil && h.Attempted == to && h.bad(to) != "":
 			o.Verdict = h.bad(to)
+		case f.source(f.view, h) == manifest.FromHold:
+			o.Verdict = verdict.Held
 		case h.Running != to:
 			o.Verdict = verdict.Applying
 		case f.under(h) != "":
@@ -274,7 +296,7 @@ func (f *fleet) applyOne(h *member) {
 	h.Attempted = to
 	if h.bad != nil {
 		switch h.bad(to) {
-		case verdict.RolledBack, verdict.Failed, verdict.Refused:
+		case verdict.RolledBack, verdict.Failed, verdict.Refused, verdict.Overridden:
 			return
 		case verdict.Silent:
 			h.Verdict, h.Silent = verdict.Silent, f.now.Add(time.Second)
@@ -329,6 +351,7 @@ func (f *fleet) act(a rollout.Action) (said string, changed bool, err error) {
 	}
 	m, said, changed, err := rollout.Act(f.input(f.view), a, f.now)
 	if changed {
+		f.rush = f.rush || a.Now
 		f.put(m)
 	}
 	return said, changed, err

@@ -34,7 +34,7 @@ func Question(in Input, seen Observed, now time.Time) (q gate.Question, ok bool)
 	case r.Phase == manifest.PhaseRollingBack || r.Phase == manifest.PhaseHalted:
 		return q, false
 	case underWay(m):
-		q.Bake, q.Last = bakeOf(&r.Policy, r.Wave), r.Wave >= len(r.Policy.Waves)
+		q.Bake, q.Last = bakeFor(&r.Policy, r.Wave), r.Wave >= len(r.Policy.Waves)
 	case r.Phase == manifest.PhaseDone && r.Fallback != 0:
 		q.Baseline, q.Wave, q.Bake, q.Last = r.Fallback, len(r.Policy.Waves)+1, duration(r.Policy.Watch), true
 	case part.Epoch > r.Target:
@@ -60,7 +60,21 @@ func Question(in Input, seen Observed, now time.Time) (q gate.Question, ok bool)
 	return q, true
 }
 
-// bakeOf is how long a wave bakes.
+// Bake is how long a wave bakes: what its policy says, and where that is something, at least so long that each gate had one full look.
+func Bake(p *manifest.RolloutPolicy, wave int) time.Duration { return bakeFor(p, wave) }
+
+func bakeFor(p *manifest.RolloutPolicy, wave int) time.Duration {
+	bake := bakeOf(p, wave)
+	if bake <= 0 {
+		return bake
+	}
+	for _, g := range p.Gates {
+		bake = max(bake, duration(g.Every))
+	}
+	return bake
+}
+
+// bakeOf is how long a policy has a wave bake.
 func bakeOf(p *manifest.RolloutPolicy, wave int) time.Duration {
 	if wave < 1 || wave > len(p.Waves) {
 		return 0
@@ -134,19 +148,23 @@ func withoutSamples(list []manifest.GateVerdict) []manifest.GateVerdict {
 // bake waits for the time of a wave, and then for every gate to pass and enough hosts to be confirmed. What is inconclusive then has two more times that long; then a person is asked.
 func (s *step) bake() {
 	r := &s.prev.Rollout
-	bake := bakeOf(&s.policy, r.Wave)
+	bake := bakeFor(&s.policy, r.Wave)
 	if s.now.Before(r.Since.Add(bake)) || s.settling() {
 		return
 	}
 	list := s.heard(r.Wave)
 	open := s.saying(list, manifest.OutcomeInconclusive)
+	blind := unasked(open)
+	if s.leaves(blind, r.Since.Add(bake*time.Duration(1+r.Extended))) {
+		return
+	}
 	enough := s.count.confirmed >= s.needed(s.count.able) || s.passedOver()
 	never := s.neverHeard()
 	if len(open) == 0 && enough && never == "" {
 		s.passed(list)
 		return
 	}
-	if s.now.Before(r.Since.Add(bake * time.Duration(1+r.Extended))) {
+	if s.now.Before(r.Since.Add(bake*time.Duration(1+r.Extended))) && len(blind) == 0 {
 		s.waitsForHosts()
 		return
 	}
@@ -159,7 +177,7 @@ func (s *step) bake() {
 		why = join(why, never)
 		list = append(list, s.neverHeardOf(never))
 	}
-	if r.Extended < extensions {
+	if r.Extended < extensions && len(blind) == 0 {
 		s.resting(list)
 		s.m.Rollout.Extended++
 		s.m.Rollout.By = s.in.By
@@ -170,6 +188,18 @@ func (s *step) bake() {
 	s.hold(list, why)
 }
 
+// underOverrides names the overrides that act on the cohort, whose hosts confirm nothing of a release, as the end of a sentence.
+func (s *step) underOverrides() string {
+	var names []string
+	for _, o := range s.in.Prev.Living(s.now) {
+		names = append(names, o.ID)
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return ", or an override acts on them: " + some(names) + "; `muster override end` ends it"
+}
+
 // unconfirmed says how many hosts did not confirm, and which.
 func (s *step) unconfirmed() string {
 	c := &s.count
@@ -177,7 +207,7 @@ func (s *step) unconfirmed() string {
 	case c.told == 0:
 		return "none of the hosts that were told is heard"
 	case c.able == 0:
-		return fmt.Sprintf("none of the %d hosts that were told can confirm: they only observe, or what is to run is stopped", c.told)
+		return fmt.Sprintf("none of the %d hosts that were told can confirm: they only observe, or what is to run is stopped%s", c.told, s.underOverrides())
 	}
 	said := fmt.Sprintf("%d of %d hosts confirm, and %d have to", c.confirmed, c.able, s.needed(c.able))
 	if len(c.open) > 0 {
@@ -228,6 +258,12 @@ func (s *step) asked(target uint64) bool {
 func (s *step) brokenBefore() bool {
 	list := s.heard(0)
 	broken := s.saying(list, manifest.OutcomeBroken)
+	if blind := unasked(s.saying(list, manifest.OutcomeInconclusive)); len(broken) == 0 && len(blind) > 0 {
+		if s.prev.Rollout.Phase != manifest.PhasePaused && s.leaves(blind, s.in.Release.Created) {
+			return true
+		}
+		broken = blind
+	}
 	if len(broken) == 0 {
 		return false
 	}

@@ -46,6 +46,7 @@ func Next(policy manifest.RolloutPolicy, in Input, seen Observed, now time.Time)
 	} else {
 		s.wait = fmt.Errorf("cohort %s: %w", in.Cohort, ErrUnjudged)
 	}
+	s.letGo()
 	s.endings()
 	if !s.moved && !s.due() {
 		return manifest.Manifest{}, false, s.wait

@@ -30,6 +30,8 @@ type Input struct {
 	Now                 time.Time
 	// Base is the release of the target that stands, for Next: its policy is the one for what comes after it. nil: it is not known, or its policy is in force already.
 	Base *manifest.Release
+	// Named are the plain statements of earlier epochs that an action names, verified, whose bundles are there; for Act.
+	Named map[uint64]manifest.Envelope
 }
 
 // Now assigns what stands after the release to every host of the cohort at once. Holds stay. Nothing changed is reported when the head assigns it already and has
@@ -155,7 +157,7 @@ func assignAll(m *manifest.Manifest, in Input, part manifest.ReleaseCohort, prev
 		PolicyName: name, PolicyEpoch: in.Release.Epoch, Policy: in.Release.Policy.Rollouts[name],
 		Target: part.Epoch, Baseline: part.Epoch, Phase: manifest.PhaseDone, Since: in.Now.UTC(),
 		Why: fmt.Sprintf("epoch %d to all hosts at once", part.Epoch), By: in.By,
-		Freezes: active(m.Rollout.Freezes), Holds: active(m.Rollout.Holds), Endings: m.Rollout.Endings,
+		Freezes: active(m.Rollout.Freezes), Holds: holdsOf(m, in.Now), Endings: m.Rollout.Endings,
 	}
 }
 

@@ -18,7 +18,8 @@ type Host struct {
 	Attempted uint64
 	Silent    time.Time // since when, if Verdict is silent
 	Left      bool      // silent because its agent said that it stops
-	Told      time.Time // when it was told to take what it is told, as the observer heard; zero: unknown
+	Waits     time.Time // applying: until then it waits for its turn of the spread, by its own clock; zero: it does not
+	Told      time.Time // silent, or under an override: when it was told to take what it is told, as the observer heard; zero: unknown
 	Reported  gate.Host // for the built-in gates
 }
 

@@ -43,6 +43,9 @@ func Override(ctx context.Context, st store.Store, trust manifest.TrustState, co
 		if slices.ContainsFunc(written, func(w []byte) bool { return bytes.Equal(w, obj.Data) }) || slices.ContainsFunc(prev.Head.Overrides, in) {
 			return &Applied{Wrote: len(written) > 0, View: prev, History: copyHead(ctx, st, cohort, prev, obj.Data)}, nil
 		}
+		if why := ending(prev, o); why != "" {
+			return nil, fmt.Errorf("override %s of cohort %s cannot last longer: %w: it is taken from its hosts already (%s), and those that are out of it would come back all at once; set it again", o.ID, cohort, ErrUnfit, why)
+		}
 		head := manifest.Head{Manifest: prev.Head.Manifest, Overrides: append(remaining(prev.Head.Overrides, o, now), *env), Beat: prev.Head.Beat + 1}
 		if len(head.Overrides) > manifest.MaxOverrides {
 			return nil, fmt.Errorf("override %s: cohort %s has %d overrides and ends of such already, more than %d do not fit: %w; bring what they say into the config repo", o.ID, cohort, len(head.Overrides)-1, manifest.MaxOverrides, ErrUnfit)
@@ -71,6 +74,20 @@ func Override(ctx context.Context, st store.Store, trust manifest.TrustState, co
 		return nil, fmt.Errorf("write the head of cohort %s: %w after %d tries: it may be in force, look with muster override list", cohort, store.ErrAmbiguous, attempts)
 	}
 	return nil, fmt.Errorf("write the head of cohort %s: %w, %d times in a row; try again", cohort, store.ErrConflict, attempts)
+}
+
+// ending is why an override ends already that an envelope would make last longer, "" if that is not so.
+func ending(v *manifest.View, o *manifest.Override) string {
+	lasts := func(w manifest.VerifiedOverride) bool { return w.ID == o.ID && !w.NotAfter.Before(o.NotAfter) }
+	if o.Ended != nil || slices.ContainsFunc(v.Overrides, lasts) {
+		return ""
+	}
+	for _, e := range v.Manifest.Rollout.Endings {
+		if e.Override == o.ID {
+			return e.Why
+		}
+	}
+	return ""
 }
 
 // remaining are the envelopes that stay beside a new one: not those that it takes the place of, nor what no host needs any more.

@@ -118,9 +118,18 @@ func TestNextProperty(t *testing.T) {
 					return ""
 				}
 			case 3:
-				kind := rapid.SampledFrom([]rollout.ActionKind{rollout.Pause, rollout.Resume, rollout.Resume, rollout.Approve, rollout.Abort, rollout.Supersede, rollout.Refresh, rollout.Freeze, rollout.Unfreeze}).Draw(t, "act")
+				kind := rapid.SampledFrom([]rollout.ActionKind{rollout.Pause, rollout.Resume, rollout.Resume, rollout.Approve, rollout.Abort, rollout.Supersede, rollout.Refresh, rollout.Freeze, rollout.Unfreeze, rollout.Rollback, rollout.Rollback, rollout.Hold}).Draw(t, "act")
 				until := f.now.Add(time.Hour)
 				a := rollout.Action{Kind: kind, Why: "so", Until: &until}
+				switch kind {
+				case rollout.Rollback:
+					a.To = rapid.SampledFrom([]uint64{0, 0, 7, epoch - 1}).Draw(t, "to")
+					a.Now = rapid.IntRange(0, 3).Draw(t, "now") == 0
+				case rollout.Hold:
+					until = f.now.Add(1000 * time.Hour)
+					h := rapid.SampledFrom(f.hosts).Draw(t, "held")
+					a.Hosts, a.Runs = []string{h.Name}, f.runs()
+				}
 				if _, changed, err := f.act(a); err != nil && !isUnfit(err) {
 					t.Fatalf("%v", err)
 				} else if changed {
@@ -145,6 +154,9 @@ func TestNextProperty(t *testing.T) {
 			h.bad = nil
 		}
 		for range 200 {
+			if _, _, err := f.act(rollout.Action{Kind: rollout.Unhold, Hosts: f.names(), Why: "over"}); err != nil {
+				t.Fatalf("%v", err)
+			}
 			for _, kind := range []rollout.ActionKind{rollout.Unfreeze, rollout.Resume, rollout.Approve} {
 				if _, _, err := f.act(rollout.Action{Kind: kind}); err != nil && !isUnfit(err) {
 					t.Fatalf("%v", err)

@@ -30,6 +30,9 @@ func restored(ctx context.Context, st store.Reader, trust manifest.TrustState, s
 		return nil, nil, err
 	case copied == nil && total == 0 && floor.Serial == 0:
 		return nil, nil, nil
+	case copied == nil && total == 0 && gone(ctx, st):
+		return nil, nil, fmt.Errorf("cohort %s: the whole store is gone: neither %s nor the head nor a copy of it is there: %w: bring the store back, or correct its address; nothing was assigned",
+			cohort, manifest.KeyStore, store.ErrUnreachable)
 	case copied == nil:
 		return nil, nil, fmt.Errorf("cohort %s: %s, and none of the %d copies under %s is genuine: %w; hosts would refuse a head that starts anew, so nothing was assigned: restore %s from a backup of the store",
 			cohort, why, total, manifest.PrefixHistory+cohort+"/", ErrVanished, manifest.KeyHead(cohort))
@@ -43,6 +46,12 @@ func restored(ctx context.Context, st store.Reader, trust manifest.TrustState, s
 	look(&m, text("%s, and restored from the copy of %s; look before you resume", why, copied.Mark()), now)
 	stamp(&m, now)
 	return seal(trust, cohort, copied, m, signer, now)
+}
+
+// gone says whether a store has lost its identity as well: a bucket or a directory that is not mounted, not an object that somebody deleted.
+func gone(ctx context.Context, st store.Reader) bool {
+	_, err := st.Get(ctx, manifest.KeyStore, manifest.MaxSmallBytes)
+	return errors.Is(err, store.ErrNotFound)
 }
 
 // look stops what a restored order would go on with until a person looked. What is done is stopped as well, for the sake of a newer release; it goes on by itself if there is none.

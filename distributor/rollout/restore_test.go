@@ -11,6 +11,7 @@ import (
 
 	"github.com/muster-config/muster/distributor/manifest"
 	"github.com/muster-config/muster/distributor/rollout"
+	"github.com/muster-config/muster/distributor/store"
 )
 
 // at gives a site whose second release stands somewhere.
@@ -164,6 +165,9 @@ func TestHeadAndCopiesDeleted(t *testing.T) {
 	s.controller(s.store).Step(t.Context())
 	s.remember()
 	old := s.head().Mark()
+	if _, err := s.store.Create(t.Context(), manifest.KeyStore, []byte("{}")); err != nil && !errors.Is(err, store.ErrExists) {
+		t.Fatal(err)
+	}
 	for _, key := range []string{manifest.KeyHead("prod"), manifest.KeyHistory("prod", old)} {
 		if err := s.store.Delete(t.Context(), key); err != nil {
 			t.Fatal(err)
@@ -175,6 +179,17 @@ func TestHeadAndCopiesDeleted(t *testing.T) {
 	})
 	if !errors.Is(err, rollout.ErrVanished) || s.head() != nil {
 		t.Errorf("%v", err)
+	}
+	// Without the store's identity it is not one object that is missing: the store is not there.
+	if err := s.store.Delete(t.Context(), manifest.KeyStore); err != nil {
+		t.Fatal(err)
+	}
+	_, err = rollout.Apply(t.Context(), s.store, s.trust, rolloutKey, "prod", s.clock(), func(*manifest.View) (manifest.Manifest, bool, error) {
+		t.Error("it decides")
+		return manifest.Manifest{}, false, nil
+	})
+	if !errors.Is(err, store.ErrUnreachable) || errors.Is(err, rollout.ErrVanished) || s.head() != nil {
+		t.Errorf("the store is gone: %v", err)
 	}
 }
 

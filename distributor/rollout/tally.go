@@ -85,7 +85,7 @@ func (s *step) tally() tally {
 			o.blind = true
 		case verdict.Overridden:
 			o.blind = true
-			o.takes = told && !s.overridden(h)
+			o.takes = told && s.comes(h)
 		case verdict.Failed, verdict.RolledBack, verdict.Refused:
 			if told && h.Attempted == at {
 				t.ill = append(t.ill, h.Name+" "+string(h.Verdict))
@@ -96,6 +96,9 @@ func (s *step) tally() tally {
 			o.takes = told // what is replaced now does not get there: it waits for nothing but its turn
 		default: // applying, unknown
 			o.busy, o.takes = true, true
+			if h.Verdict == verdict.Applying && h.Running == baselineOf(r) && h.Waits.After(s.now.Add(turnMargin)) {
+				o.busy = false // it waits for its turn of the spread: nothing is to be undone there
+			}
 		}
 		if h.Verdict != verdict.Silent {
 			t.expected++
@@ -129,6 +132,9 @@ func (s *step) tally() tally {
 	return t
 }
 
+// turnMargin is how long before its turn a host counts as busy: clocks differ.
+const turnMargin = 5 * time.Second
+
 // along sorts the hosts by their place on the ring of a salt.
 func (t *tally) along(salt string) {
 	for i := range t.hosts {
@@ -160,6 +166,11 @@ func (s *step) toldAt(h *Host) time.Time {
 		return h.Told
 	}
 	return began
+}
+
+// comes says whether a host under an override is on its way to what that leads to. One that was told long ago does not get there any more: it waits for nothing but its turn, as one that lags.
+func (s *step) comes(h *Host) bool {
+	return !s.overridden(h) && (h.Told.IsZero() || s.now.Sub(h.Told) <= verdict.LagAfter+duration(s.policy.Spread))
 }
 
 // overridden says whether a host under an override runs what that leads to.

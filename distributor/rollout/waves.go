@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/muster-config/muster/distributor/manifest"
-	"github.com/muster-config/muster/distributor/verdict"
 )
 
 // Waves are assignments by the ring of one salt, the rollout's epoch, and by label:
@@ -88,6 +87,8 @@ func (s *step) tell(wave int) bool {
 	if free < 0 {
 		return false // more are on their way than may be, as far as anybody knows: of all hosts, where who looks at them is blind
 	}
+	_, due := s.holdsDue()
+	free = max(0, free-due) // those whose hold is over come first
 	more, cost := 0, 0
 	for _, h := range left {
 		if h.at != target && !h.takes && cost >= free {
@@ -152,73 +153,6 @@ func (s *step) forward(wave int, left []*one, more int) []manifest.Assignment {
 		list = append(list, manifest.Assignment{Below: hex(y), Salt: salt, Epoch: r.Baseline, Why: "not told yet"}, manifest.Assignment{Match: current.Match, Epoch: r.Target, Why: s.wave(wave)})
 	}
 	return append(list, manifest.Assignment{Epoch: r.Baseline, Why: "baseline"})
-}
-
-// goBackSteps makes the assignments that send as many more hosts back to the baseline as there are places free. It says whether any changed.
-func (s *step) goBackSteps() bool {
-	r := &s.m.Rollout
-	limit := s.limit(len(s.count.hosts))
-	places := s.count.busy
-	if places > limit {
-		return false // as in tell: who looks at the hosts is blind, and in a moment nothing is done at all
-	}
-	var left []*one
-	for i := range s.count.hosts {
-		if h := &s.count.hosts[i]; h.at != r.Baseline {
-			left = append(left, h)
-		}
-	}
-	// Who is not heard of yet may run the target: it stays where it is until more is known.
-	end := uint64(math.MaxUint64)
-	for _, name := range s.count.unheard {
-		end = min(end, manifest.Point(saltOf(s.prev), name))
-	}
-	more, cost := 0, 0
-	for _, h := range left {
-		if h.point >= end {
-			break
-		}
-		if moves := h.Running != r.Baseline && !h.busy && h.Verdict != verdict.Observing; moves && places+cost >= limit {
-			break
-		} else if moves {
-			cost++
-		}
-		more++
-	}
-	rest := s.forwardPart()
-	complete := more == len(left) && len(s.count.unheard) == 0
-	if complete {
-		if len(rest) == 0 {
-			return false
-		}
-		s.m.Assign = append(s.holds(), manifest.Assignment{Epoch: r.Baseline, Why: "back"})
-		s.counted(0)
-		return true
-	}
-	if more == 0 || len(rest) == 0 || cost > 0 && cost < batch(limit) && places > 0 {
-		return false
-	}
-	z := after(left[more-1].point)
-	s.m.Assign = append(append(s.holds(), manifest.Assignment{Below: hex(z), Salt: saltOf(s.prev), Epoch: r.Baseline, Why: "back"}), rest...)
-	s.counted(0)
-	return true
-}
-
-// forwardPart are the assignments that lead hosts to the target: without holds, and without the way back in front of them. None: everybody was sent back.
-func (s *step) forwardPart() (list []manifest.Assignment) {
-	r := &s.m.Rollout
-	for _, a := range s.prev.Assign {
-		if len(a.Hosts) == 0 {
-			list = append(list, a)
-		}
-	}
-	if len(list) > 0 && list[0].Epoch == r.Baseline {
-		list = list[1:] // the way back, or that everybody was
-	}
-	if !slices.ContainsFunc(list, func(a manifest.Assignment) bool { return a.Epoch != r.Baseline }) {
-		return nil
-	}
-	return list
 }
 
 // counted notes who is told by the assignments that were made, and which statements they need.

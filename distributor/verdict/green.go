@@ -181,19 +181,22 @@ func stopped(in GreenInput) string {
 	return ""
 }
 
-// backAt says that the cohort is halted for other releases than the one asked for, which every host is assigned again: the halt says nothing against that one.
+// backAt says that the cohort is halted for other releases than the one asked for, which every host is assigned again: the halt says nothing against that one. A later
+// release that failed is no reason against it either, though it would count for it where it ran; no host may be led to it.
 func (in GreenInput) backAt() bool {
 	r := &in.View.Manifest.Rollout
 	if r.Phase != manifest.PhaseHalted || len(r.Halts) == 0 {
 		return false
 	}
+	failed := map[uint64]bool{}
 	for _, h := range r.Halts {
-		if h.Epoch == 0 || h.Epoch == in.Epoch || in.good(h.Epoch) {
+		if h.Epoch == 0 || h.Epoch == in.Epoch || h.Epoch == in.Standing {
 			return false
 		}
+		failed[h.Epoch] = true
 	}
 	for _, a := range in.View.Manifest.Assign {
-		if !in.good(a.Epoch) {
+		if !in.good(a.Epoch) || failed[a.Epoch] {
 			return false
 		}
 	}

@@ -121,6 +121,21 @@ func TestIsGreen(t *testing.T) {
 			in.View.Manifest.Rollout.Halts = []manifest.Stop{{By: "controller", Why: "2 hosts failed", Since: now, Epoch: 8}}
 			return in
 		}, green: true, ok: 1},
+		"back at it after a later commit failed, which contains it": {in: func() verdict.GreenInput {
+			in := green(host("a", nil))
+			in.Accept = map[uint64]bool{8: true}
+			in.View.Manifest.Rollout.Phase, in.View.Manifest.Rollout.Target = manifest.PhaseHalted, 8
+			in.View.Manifest.Rollout.Halts = []manifest.Stop{{By: "controller", Why: "2 hosts failed", Since: now, Epoch: 8}}
+			return in
+		}, green: true, ok: 1},
+		"halted at a later commit, where it stands": {in: func() verdict.GreenInput {
+			in := green(host("a", nil))
+			in.Accept = map[uint64]bool{8: true}
+			in.View.Manifest.Rollout.Phase, in.View.Manifest.Rollout.Target = manifest.PhaseHalted, 8
+			in.View.Manifest.Rollout.Halts = []manifest.Stop{{By: "controller", Why: "2 hosts failed", Since: now, Epoch: 8}}
+			in.View.Manifest.Assign = append([]manifest.Assignment{{Match: map[string]string{"zone": "b"}, Epoch: 8}}, in.View.Manifest.Assign...)
+			return in
+		}, never: true, ok: 1, why: "halted by controller"},
 		"some of it is not back yet": {in: func() verdict.GreenInput {
 			in := green(host("a", nil))
 			in.View.Manifest.Rollout.Phase, in.View.Manifest.Rollout.Target = manifest.PhaseHalted, 8

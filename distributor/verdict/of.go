@@ -3,6 +3,7 @@ package verdict
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -90,7 +91,11 @@ func Of(in Input) Verdict {
 		return say(Refused, "refused epoch %d%s and keeps epoch %d%s: %s", r.Attempted, code, r.Running, tries(r), orUnsaid(reasons(r, nil)))
 	}
 	if n := max(r.Drifted, len(r.Drift)); n > 0 {
-		return say(Drifted, "%s changed by hand on the host: %s: put the change into the config repo; the agent restores what is released", plural(n, "file"), some(r.Drift, n))
+		then := "the agent restores what is released"
+		if h := r.Held; h != nil {
+			then = fmt.Sprintf("the host is held by %s%s (%s), and the agent restores what is released when that is over", orUnsaid(h.By), until(&h.Until), orUnsaid(h.Why))
+		}
+		return say(Drifted, "%s changed by hand on the host: %s: put the change into the config repo; %s", plural(n, "file"), some(r.Drift, n), then)
 	}
 
 	if in.View == nil {
@@ -113,9 +118,13 @@ func Of(in Input) Verdict {
 	if !confirmed {
 		state = "does not confirm it yet"
 	}
+	if h := r.Held; h != nil {
+		return say(Held, HeldOnHost+" by %s%s%s: %s: it ends by itself then, or with `muster-agent unhold` there", orUnsaid(h.By), until(&h.Until), because(h.Why), keeps(r, v.Desired, confirmed))
+	}
 	switch res.Source {
 	case manifest.FromHold:
-		return say(Held, "held at epoch %d%s%s and %s: %s", v.Desired, until(res.Until), because(res.Why), state, endHold(res.Until))
+		end := heldUntil(in, res.Until)
+		return say(Held, "held at epoch %d%s%s and %s: %s", v.Desired, until(end), because(res.Why), state, endHold(in, end))
 	case manifest.FromOverride:
 		return say(Overridden, "%s%s; the host %s", res.Why, until(res.Until), state)
 	}
@@ -139,7 +148,8 @@ func Of(in Input) Verdict {
 	case observing:
 		return say(Observing, "observes only and would go from epoch %d to %d: set `mode: enforce` in its agent.yaml to let it apply", r.Running, v.Desired)
 	}
-	return say(Confirmed, "runs epoch %d%s", v.Desired, gradeText(r.Grade))
+	v.Code, v.Why = Confirmed, clean("runs epoch "+strconv.FormatUint(v.Desired, 10)+gradeText(r.Grade)) // of nearly all hosts, at each look
+	return v
 }
 
 // lagAfter is LagAfter, and while a rollout is under way the time over which it spreads its hosts beside it.
@@ -314,12 +324,44 @@ func staleness(in Input) (string, bool) {
 	return fmt.Sprintf("sees only an expired order (%s; the newest is %s): one of its sources serves an old head; check `sources` in its agent.yaml and what lies between", seen, in.View.Mark()), true
 }
 
-// endHold is the next step for a hold.
-func endHold(until *time.Time) string {
-	if until != nil {
-		return "it ends by itself then"
+// keeps says what a host that is held by its own operator runs.
+func keeps(r *report.Report, assigned uint64, confirmed bool) string {
+	what := fmt.Sprintf("epoch %d", r.Running)
+	switch {
+	case r.Running == 0:
+		what = "what it had, no release of muster"
+	case r.Override != "":
+		what += " with override " + r.Override
 	}
-	return "who holds it has to end that, since this version has no command for it"
+	switch {
+	case confirmed:
+		return "it keeps " + what + ", which is what it is to run"
+	case r.Running == assigned:
+		return "it keeps " + what + " as it is"
+	}
+	return fmt.Sprintf("it keeps %s, and is to run epoch %d", what, assigned)
+}
+
+// heldUntil is when a hold ends: what whoever holds the host said, not the later time at which it goes by itself if no controller lets it go.
+func heldUntil(in Input, assigned *time.Time) *time.Time {
+	for _, s := range in.View.Manifest.Rollout.Holds {
+		if s.Until != nil && slices.Contains(s.Hosts, in.Host) {
+			return s.Until
+		}
+	}
+	return assigned
+}
+
+// endHold is the next step for a hold.
+func endHold(in Input, end *time.Time) string {
+	unhold := fmt.Sprintf("`muster unhold %s %s --reason …`", in.Cohort, in.Host)
+	switch {
+	case end == nil:
+		return unhold + " ends it"
+	case !in.Now.Before(*end):
+		return "it is let go as places of max_in_flight are free"
+	}
+	return "it ends by itself then, or with " + unhold
 }
 
 // maxSpeakers is how many of a host's agents a sentence names: those that spoke last.

@@ -172,11 +172,26 @@ func TestOfDetails(t *testing.T) {
 		"said so just now":                   {func(in *verdict.Input) { in.Received, in.Report.Phase = now.Add(-time.Second), report.PhaseLeaving }, verdict.Silent, "its agent said that it stops, 1s ago"},
 		"held without an end": {func(in *verdict.Input) {
 			in.View.Manifest.Assign = append([]manifest.Assignment{{Hosts: []string{"web-1"}, Epoch: 5}}, in.View.Manifest.Assign...)
-		}, verdict.Held, "who holds it has to end that"},
+		}, verdict.Held, "`muster unhold prod-eu web-1 --reason …` ends it"},
 		"held until": {func(in *verdict.Input) {
 			in.View.Manifest.Assign = append([]manifest.Assignment{{Hosts: []string{"web-1"}, Epoch: 5, Until: ptr(now.Add(time.Hour))}}, in.View.Manifest.Assign...)
 		}, verdict.Held, "until 2026-11-30T13:00:00Z and does not confirm it yet: it ends by itself then"},
-		"installed anew":                {func(in *verdict.Input) { in.Accepted = false }, verdict.Duplicate, "if the host was installed anew, `muster hosts accept web-1` makes the new key count"},
+		"installed anew": {func(in *verdict.Input) { in.Accepted = false }, verdict.Duplicate, "if the host was installed anew, `muster hosts accept web-1` makes the new key count"},
+		"held by hand, on an older one": {func(in *verdict.Input) {
+			behind(in)
+			in.Report.Held = &report.Hold{By: "ana", Why: "INC-311", Since: now, Until: now.Add(time.Hour)}
+		}, verdict.Held, "held on the host by ana until 2026-11-30T13:00:00Z (INC-311): it keeps epoch 6, and is to run epoch 7: it ends by itself then, or with `muster-agent unhold` there"},
+		"held by hand, on what is assigned": {func(in *verdict.Input) {
+			in.Report.Held = &report.Hold{By: "ana", Why: "INC-311", Since: now, Until: now.Add(time.Hour)}
+		}, verdict.Held, "it keeps epoch 7, which is what it is to run"},
+		"held by hand, with an override of its own": {func(in *verdict.Input) {
+			in.Report.Running, in.Report.Override = 4503599627370496, "inc-311"
+			in.Report.Held = &report.Hold{By: "ana", Why: "INC-311", Since: now, Until: now.Add(time.Hour)}
+		}, verdict.Held, "it keeps epoch 4503599627370496 with override inc-311, and is to run epoch 7"},
+		"held by hand, and changed": {func(in *verdict.Input) {
+			in.Report.Drift, in.Report.Drifted = []string{"checkout/x"}, 1
+			in.Report.Held = &report.Hold{By: "ana", Why: "INC-311", Since: now, Until: now.Add(time.Hour)}
+		}, verdict.Drifted, "the host is held by ana until 2026-11-30T13:00:00Z (INC-311), and the agent restores what is released when that is over"},
 		"order runs out":                {func(in *verdict.Input) { in.View.Manifest.FreshUntil = now.Add(-time.Hour) }, verdict.Stale, "renew it with `muster rollout refresh prod-eu`"},
 		"the collector was away":        {func(in *verdict.Input) { in.Received, in.SilentFrom = now.Add(-time.Hour), now.Add(-time.Minute) }, verdict.Unknown, "was not listening"},
 		"the collector is long back":    {func(in *verdict.Input) { in.Received, in.SilentFrom = now.Add(-time.Hour), now.Add(-4*time.Minute) }, verdict.Silent, "1h0m0s ago"},
@@ -255,7 +270,7 @@ func TestManyServices(t *testing.T) {
 
 // No sentence sends anybody to a command that this version does not have.
 func TestCommandsExist(t *testing.T) {
-	exists := []string{"muster publish --rollout=now", "muster rollout refresh prod-eu", "muster rollout resume prod-eu --reason …", "muster rollout status prod-eu", "systemctl status muster-agent", "cohort", "sources", "mode: enforce", "muster hosts accept web-1", "muster hosts unretire web-1"}
+	exists := []string{"muster publish --rollout=now", "muster rollout refresh prod-eu", "muster rollout resume prod-eu --reason …", "muster rollout status prod-eu", "systemctl status muster-agent", "cohort", "sources", "mode: enforce", "muster hosts accept web-1", "muster hosts unretire web-1", "muster unhold prod-eu web-1 --reason …"}
 	check := func(text string) {
 		t.Helper()
 		for i, part := range strings.Split(text, "`") {

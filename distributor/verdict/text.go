@@ -16,6 +16,9 @@ const maxWhy = 600
 
 // clean makes text of hosts fit for one line: no control characters, no runs of space, no text that runs backwards.
 func clean(s string) string {
+	if len(s) <= maxWhy && tidy(s) {
+		return s
+	}
 	s = strings.Map(func(r rune) rune {
 		switch {
 		case unicode.IsControl(r), r == '\u2028', r == '\u2029':
@@ -34,6 +37,19 @@ func clean(s string) string {
 		n--
 	}
 	return s[:n] + "…"
+}
+
+// tidy says whether a text is plain ASCII in one line, with single spaces between its words: most are.
+func tidy(s string) bool {
+	space := true // also at both ends
+	for i := range len(s) {
+		c := s[i]
+		if c < ' ' || c >= 0x7f || c == ' ' && space {
+			return false
+		}
+		space = c == ' '
+	}
+	return !space || s == ""
 }
 
 // rough is a duration without digits that nobody needs.
@@ -98,7 +114,7 @@ func gradeText(g manifest.Grade) string {
 	if g == "" {
 		return ""
 	}
-	return fmt.Sprintf(", known by %s", g)
+	return ", known by " + string(g)
 }
 
 // some joins the first few of a list that has n entries.

@@ -38,6 +38,9 @@ var Codes = []Code{
 	Unknown, Retired, Unexpected, Duplicate, Missing, Silent, Failed, RolledBack, Refused, Drifted, Held, Overridden, Lagging, Applying, Stale, NotRunning, Observing, Confirmed,
 }
 
+// HeldOnHost begins the sentence about a host that is held by a command on the host itself: no order from elsewhere ends that.
+const HeldOnHost = "held on the host"
+
 // Input is all that a host's verdict is made of.
 type Input struct {
 	Host       string

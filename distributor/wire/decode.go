@@ -12,18 +12,11 @@ import (
 	"time"
 )
 
-// decoder fills Go values from a document in one pass. After an error its path is where it was.
+// decoder fills Go values from a document in one pass.
 type decoder struct {
 	scanner
-	path []byte
+	trail []string // after an error: the steps to its place, the last one first
 }
-
-var (
-	timeType        = reflect.TypeFor[time.Time]()
-	rawMessageType  = reflect.TypeFor[json.RawMessage]()
-	unmarshalerType = reflect.TypeFor[json.Unmarshaler]()
-	textType        = reflect.TypeFor[encoding.TextUnmarshaler]()
-)
 
 // kindOf names what a document has where v's type wants something else.
 func (d *decoder) kindOf() string {
@@ -53,24 +46,23 @@ func (d *decoder) due(wanted string) error {
 	return fmt.Errorf("%s where %s is due", has, wanted)
 }
 
-func (d *decoder) value(v reflect.Value) error {
-	t := v.Type()
-	switch {
-	case t == rawMessageType:
+func (d *decoder) value(v reflect.Value, p *plan) error {
+	switch p.read {
+	case formRaw:
 		raw, err := d.raw()
 		if err == nil {
 			v.SetBytes(bytes.Clone(raw))
 		}
 		return err
-	case t.Kind() == reflect.Pointer:
+	case formIndirect:
 		if d.peek() == 'n' {
 			return d.word("null")
 		}
-		v.Set(reflect.New(t.Elem()))
-		return d.value(v.Elem())
-	case t == timeType:
+		v.Set(reflect.New(v.Type().Elem()))
+		return d.value(v.Elem(), p.elem)
+	case formTime:
 		return d.time(v)
-	case reflect.PointerTo(t).Implements(unmarshalerType):
+	case formJSON:
 		if d.peek() == 'n' {
 			return d.due("a value")
 		}
@@ -79,7 +71,7 @@ func (d *decoder) value(v reflect.Value) error {
 			return err
 		}
 		return v.Addr().Interface().(json.Unmarshaler).UnmarshalJSON(raw)
-	case reflect.PointerTo(t).Implements(textType):
+	case formText:
 		if d.peek() != '"' {
 			return d.due("a string")
 		}
@@ -88,27 +80,22 @@ func (d *decoder) value(v reflect.Value) error {
 			return err
 		}
 		return v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText(text)
-	}
-	switch t.Kind() {
-	case reflect.Struct:
-		return d.object(v)
-	case reflect.Map:
-		return d.table(v)
-	case reflect.Slice:
-		if t.Elem().Kind() == reflect.Uint8 {
-			return d.base64(v)
-		}
-		return d.list(v)
-	case reflect.Array:
-		return d.list(v)
-	case reflect.String:
+	case formStruct:
+		return d.object(v, p)
+	case formMap:
+		return d.table(v, p)
+	case formBytes:
+		return d.base64(v)
+	case formSlice, formArray:
+		return d.list(v, p)
+	case formString:
 		if d.peek() != '"' {
 			return d.due("a string")
 		}
 		text, err := d.text()
 		v.SetString(string(text))
 		return err
-	case reflect.Bool:
+	case formBool:
 		switch d.peek() {
 		case 't':
 			v.SetBool(true)
@@ -117,7 +104,7 @@ func (d *decoder) value(v reflect.Value) error {
 			return d.word("false")
 		}
 		return d.due("a boolean")
-	case reflect.Interface:
+	case formAny:
 		return d.any(v)
 	}
 	return d.numeric(v)
@@ -131,27 +118,26 @@ func (d *decoder) numeric(v reflect.Value) error {
 	if err != nil {
 		return err
 	}
-	text := string(lit)
 	if v.CanFloat() {
-		f, err := strconv.ParseFloat(text, v.Type().Bits())
+		f, err := strconv.ParseFloat(string(lit), v.Type().Bits())
 		if err != nil {
 			return errors.New("number out of range")
 		}
 		v.SetFloat(f)
 		return nil
 	}
-	if bytes.ContainsAny(lit, ".eE") || text == "-0" {
+	if bytes.ContainsAny(lit, ".eE") || string(lit) == "-0" {
 		return errors.New("an integer is due, without fraction and exponent")
 	}
 	switch {
 	case v.CanInt():
-		n, err := strconv.ParseInt(text, 10, v.Type().Bits())
+		n, err := strconv.ParseInt(string(lit), 10, v.Type().Bits())
 		if err != nil {
 			return errors.New("integer out of range")
 		}
 		v.SetInt(n)
 	case v.CanUint():
-		n, err := strconv.ParseUint(text, 10, v.Type().Bits())
+		n, err := strconv.ParseUint(string(lit), 10, v.Type().Bits())
 		if err != nil {
 			return errors.New("integer out of range")
 		}
@@ -174,76 +160,104 @@ func (d *decoder) time(v reflect.Value) error {
 	if t.UnmarshalText(text) != nil { // strict RFC 3339
 		return errors.New("not an RFC 3339 time")
 	}
-	v.Set(reflect.ValueOf(t.UTC()))
+	*v.Addr().Interface().(*time.Time) = t.UTC()
 	return nil
 }
+
+var strictBase64 = base64.StdEncoding.Strict()
 
 func (d *decoder) base64(v reflect.Value) error {
 	if d.peek() != '"' {
 		return d.due("a base64 string")
 	}
+	// A long one is mostly right: then all of it is known to be plain once it is decoded.
+	if n := bytes.IndexByte(d.data[d.pos+1:], '"'); n > 0 {
+		if out, ok := unbase64(d.data[d.pos+1 : d.pos+1+n]); ok {
+			d.pos += n + 2
+			v.SetBytes(out)
+			return nil
+		}
+	}
 	text, err := d.text()
 	if err != nil {
 		return err
 	}
-	// The package skips line breaks, also when it is strict.
-	out := make([]byte, base64.StdEncoding.DecodedLen(len(text)))
-	n, err := base64.StdEncoding.Strict().Decode(out, text)
-	if err != nil || bytes.ContainsAny(text, "\r\n") {
+	out, ok := unbase64(text)
+	if !ok {
 		return errors.New("not standard base64")
 	}
-	v.SetBytes(out[:n])
+	v.SetBytes(out)
 	return nil
 }
 
-func (d *decoder) object(v reflect.Value) error {
+// unbase64 decodes standard base64 with padding, without loose bits and line breaks.
+func unbase64(text []byte) ([]byte, bool) {
+	if len(text)%4 != 0 {
+		return nil, false
+	}
+	out := make([]byte, len(text)/4*3)
+	n, err := strictBase64.Decode(out, text)
+	// The package skips line breaks, also when it is strict: then there is less than there should be.
+	if err != nil || len(out)-n > 2 || len(out)-n != len(text)-len(bytes.TrimRight(text, "=")) {
+		return nil, false
+	}
+	return out[:n], true
+}
+
+func (d *decoder) object(v reflect.Value, p *plan) error {
 	if d.peek() != '{' {
 		return d.due("an object")
 	}
-	fields, err := fieldsOf(v.Type())
-	if err != nil {
-		return err
+	if p.err != nil {
+		return p.err
 	}
 	if err := d.open(); err != nil {
 		return err
 	}
-	defer d.shut()
-	seen := make([]bool, len(fields.list))
+	list := p.fields.list
+	var few [4]uint64
+	seen := few[:]
+	if len(list) > 64*len(few) {
+		seen = make([]uint64, len(list)/64+1)
+	}
+	next := 0 // mostly fields come in their order
 	for more := !d.empty('}'); more; {
 		key, err := d.text()
 		if err != nil {
 			return err
 		}
-		n := d.enter(key)
-		i, known := fields.byName[string(key)]
-		switch {
-		case !known:
-			return errors.New("unknown field")
-		case seen[i]:
-			return errors.New("doubled key")
+		i := next
+		if i >= len(list) || list[i].name != string(key) {
+			known := false
+			if i, known = p.fields.byName[string(key)]; !known {
+				return d.in(key, errors.New("unknown field"))
+			}
 		}
-		seen[i] = true
+		next = i + 1
+		if seen[i/64]&(1<<(i%64)) != 0 {
+			return d.in(key, errors.New("doubled key"))
+		}
+		seen[i/64] |= 1 << (i % 64)
 		if err := d.expect(':'); err != nil {
-			return err
+			return d.in(key, err)
 		}
-		if err := d.value(v.FieldByIndex(fields.list[i].index)); err != nil {
-			return err
+		if err := d.value(list[i].of(v), list[i].plan); err != nil {
+			return d.in(key, err)
 		}
-		d.path = d.path[:n]
 		if more, err = d.next('}'); err != nil {
 			return err
 		}
 	}
-	for i, f := range fields.list {
-		if f.required && !seen[i] {
-			d.enter([]byte(f.name))
-			return errors.New("missing")
+	for i := range list {
+		if f := &list[i]; f.required && seen[i/64]&(1<<(i%64)) == 0 {
+			return d.in([]byte(f.name), errors.New("missing"))
 		}
 	}
+	d.shut()
 	return nil
 }
 
-func (d *decoder) table(v reflect.Value) error {
+func (d *decoder) table(v reflect.Value, p *plan) error {
 	if d.peek() != '{' {
 		return d.due("an object")
 	}
@@ -251,68 +265,67 @@ func (d *decoder) table(v reflect.Value) error {
 	if t.Key().Kind() != reflect.String {
 		return fmt.Errorf("wire: keys of %s are not strings", t)
 	}
-	m := reflect.MakeMapWithSize(t, d.count())
+	m := reflect.MakeMapWithSize(t, min(d.count(), fewElements))
 	if err := d.open(); err != nil {
 		return err
 	}
-	defer d.shut()
 	for more := !d.empty('}'); more; {
 		text, err := d.text()
 		if err != nil {
 			return err
 		}
-		n := d.enter(text)
 		key := reflect.New(t.Key()).Elem()
 		key.SetString(string(text))
+		elem := reflect.New(t.Elem()).Elem()
 		if m.MapIndex(key).IsValid() {
-			return errors.New("doubled key")
+			return d.in(text, errors.New("doubled key"))
 		}
 		if err := d.expect(':'); err != nil {
-			return err
+			return d.in(text, err)
 		}
-		elem := reflect.New(t.Elem()).Elem()
-		if err := d.value(elem); err != nil {
-			return err
+		if err := d.value(elem, p.elem); err != nil {
+			return d.in(text, err)
 		}
 		m.SetMapIndex(key, elem)
-		d.path = d.path[:n]
 		if more, err = d.next('}'); err != nil {
 			return err
 		}
 	}
+	d.shut()
 	v.Set(m)
 	return nil
 }
 
-func (d *decoder) list(v reflect.Value) error {
+// fewElements is for how many elements room is made on the word of a document. For more of them room grows with those that were read.
+const fewElements = 16
+
+func (d *decoder) list(v reflect.Value, p *plan) error {
 	if d.peek() != '[' {
 		return d.due("an array")
 	}
-	out := v
+	out, all := v, v.Len()
 	if v.Kind() == reflect.Slice {
-		size := d.count()
-		out = reflect.MakeSlice(v.Type(), size, size)
+		all = d.count()
+		out = reflect.MakeSlice(v.Type(), min(all, fewElements), min(all, fewElements))
 	}
 	if err := d.open(); err != nil {
 		return err
 	}
-	defer d.shut()
 	i := 0
 	for more := !d.empty(']'); more; i++ {
-		n := d.enterIndex(i)
-		var elem reflect.Value
-		switch {
-		case i < out.Len():
-			elem = out.Index(i)
-		case v.Kind() == reflect.Array:
-			return fmt.Errorf("more than %d elements", v.Len())
-		default: // the array is broken further on: read up to there
-			elem = reflect.New(v.Type().Elem()).Elem()
+		if i == out.Len() {
+			if v.Kind() == reflect.Array {
+				return d.at(i, fmt.Errorf("more than %d elements", v.Len()))
+			}
+			// The count is right unless the array is broken further on.
+			size := max(i+1, min(all, 8*i))
+			larger := reflect.MakeSlice(v.Type(), size, size)
+			reflect.Copy(larger, out)
+			out = larger
 		}
-		if err := d.value(elem); err != nil {
-			return err
+		if err := d.value(out.Index(i), p.elem); err != nil {
+			return d.at(i, err)
 		}
-		d.path = d.path[:n]
 		var err error
 		if more, err = d.next(']'); err != nil {
 			return err
@@ -321,6 +334,7 @@ func (d *decoder) list(v reflect.Value) error {
 	if i < out.Len() {
 		return fmt.Errorf("%d elements where %d are due", i, out.Len())
 	}
+	d.shut()
 	if v.Kind() == reflect.Slice {
 		v.Set(out)
 	}
@@ -354,7 +368,7 @@ func (d *decoder) any(v reflect.Value) error {
 		}
 		return err
 	}
-	if err := d.value(out); err != nil {
+	if err := d.value(out, planOf(out.Type())); err != nil {
 		return err
 	}
 	v.Set(out)

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 )
@@ -20,103 +21,139 @@ import (
 // are written empty, times in UTC. Equal values give equal bytes. What Decode would refuse, such as a string that is
 // not UTF-8, is an error.
 func Encode(v any) ([]byte, error) {
-	e := encoder{}
 	rv := reflect.ValueOf(v)
 	if !rv.IsValid() {
 		return []byte("null"), nil
 	}
-	if err := e.value(rv, 0); err != nil {
+	e := encoders.Get().(*encoder)
+	defer e.free()
+	if err := e.value(rv, planOf(rv.Type()), 0); err != nil {
 		return nil, fmt.Errorf("encode %T: %w", v, err)
 	}
-	return e.out, nil
+	return bytes.Clone(e.out), nil
 }
 
 type encoder struct{ out []byte }
 
-var (
-	numberType        = reflect.TypeFor[json.Number]()
-	marshalerType     = reflect.TypeFor[json.Marshaler]()
-	textMarshalerType = reflect.TypeFor[encoding.TextMarshaler]()
-)
+// encoders are at rest, with the memory of what they wrote before.
+var encoders = sync.Pool{New: func() any { return &encoder{out: make([]byte, 0, 4096)} }}
 
-func (e *encoder) value(v reflect.Value, depth int) error {
-	t := v.Type()
-	switch {
-	case t.Kind() == reflect.Pointer || t.Kind() == reflect.Interface:
+// keepAtMost is how much memory an encoder at rest may hold.
+const keepAtMost = 64 << 10
+
+func (e *encoder) free() {
+	if cap(e.out) > keepAtMost {
+		return
+	}
+	e.out = e.out[:0]
+	encoders.Put(e)
+}
+
+func (e *encoder) value(v reflect.Value, p *plan, depth int) error {
+	switch p.write {
+	case formIndirect:
 		if v.IsNil() {
 			e.out = append(e.out, "null"...)
 			return nil
 		}
-		return e.value(v.Elem(), depth)
-	case t == rawMessageType:
+		v = v.Elem()
+		if p = p.elem; p == nil { // an interface
+			p = planOf(v.Type())
+		}
+		return e.value(v, p, depth)
+	case formRaw:
 		if v.Len() == 0 {
 			e.out = append(e.out, "null"...)
 			return nil
 		}
 		return e.raw(v.Bytes(), depth)
-	case t == numberType:
+	case formNumber:
 		return e.raw([]byte(v.String()), depth)
-	case t == timeType:
-		text, err := v.Interface().(time.Time).UTC().MarshalText()
-		if err != nil {
-			return errors.New("a time that RFC 3339 cannot write")
-		}
-		return e.text(string(text))
-	case t.Implements(marshalerType):
+	case formTime:
+		return e.time(timeOf(v))
+	case formJSON:
 		raw, err := v.Interface().(json.Marshaler).MarshalJSON()
 		if err != nil {
 			return err
 		}
 		return e.raw(raw, depth)
-	case t.Implements(textMarshalerType):
+	case formText:
 		text, err := v.Interface().(encoding.TextMarshaler).MarshalText()
 		if err != nil {
 			return err
 		}
 		return e.text(string(text))
-	}
-	if k := t.Kind(); depth >= MaxDepth && (k == reflect.Struct || k == reflect.Map || k == reflect.Slice || k == reflect.Array) {
-		return fmt.Errorf("nested deeper than %d", MaxDepth)
-	}
-	switch t.Kind() {
-	case reflect.Struct:
-		return e.object(v, depth)
-	case reflect.Map:
-		return e.table(v, depth)
-	case reflect.Slice:
-		if t.Elem().Kind() == reflect.Uint8 {
-			e.out = append(e.out, '"')
-			e.out = base64.StdEncoding.AppendEncode(e.out, v.Bytes())
-			e.out = append(e.out, '"')
-			return nil
-		}
-		return e.list(v, depth)
-	case reflect.Array:
-		return e.list(v, depth)
-	case reflect.String:
+	case formString:
 		return e.text(v.String())
-	case reflect.Bool:
+	case formBool:
 		e.out = strconv.AppendBool(e.out, v.Bool())
 		return nil
-	}
-	switch {
-	case v.CanInt():
+	case formInt:
 		e.out = strconv.AppendInt(e.out, v.Int(), 10)
-	case v.CanUint():
+		return nil
+	case formUint:
 		e.out = strconv.AppendUint(e.out, v.Uint(), 10)
-	case v.CanFloat():
-		if f := v.Float(); math.IsNaN(f) || math.IsInf(f, 0) {
-			return errors.New("a number that JSON cannot write")
-		}
-		b, err := json.Marshal(v.Interface())
-		if err != nil {
-			return err
-		}
-		e.out = append(e.out, b...)
-	default:
-		return fmt.Errorf("cannot write %s", t)
+		return nil
+	case formFloat:
+		return e.float(v.Float(), v.Type().Bits())
+	case formNone:
+		return fmt.Errorf("cannot write %s", v.Type())
 	}
+	if depth >= MaxDepth {
+		return fmt.Errorf("nested deeper than %d", MaxDepth)
+	}
+	switch p.write {
+	case formStruct:
+		return e.object(v, p, depth)
+	case formMap:
+		return e.table(v, p, depth)
+	case formBytes:
+		e.out = append(e.out, '"')
+		e.out = base64.StdEncoding.AppendEncode(e.out, v.Bytes())
+		e.out = append(e.out, '"')
+		return nil
+	}
+	return e.list(v, p, depth)
+}
+
+// timeOf is a time in a value.
+func timeOf(v reflect.Value) time.Time {
+	if v.CanAddr() {
+		return *v.Addr().Interface().(*time.Time) // copies nothing to the heap
+	}
+	return v.Interface().(time.Time)
+}
+
+func (e *encoder) time(t time.Time) error {
+	n := len(e.out)
+	e.out = append(e.out, '"')
+	out, err := t.UTC().AppendText(e.out) // no byte of it needs an escape
+	if err != nil {
+		e.out = e.out[:n]
+		return errors.New("a time that RFC 3339 cannot write")
+	}
+	e.out = append(out, '"')
 	return nil
+}
+
+// float writes a number as encoding/json does.
+func (e *encoder) float(f float64, bits int) error {
+	if math.IsNaN(f) || math.IsInf(f, 0) {
+		return errors.New("a number that JSON cannot write")
+	}
+	if f == math.Trunc(f) && math.Abs(f) < 1<<53 && (f != 0 || !math.Signbit(f)) && bits == 64 {
+		e.out = strconv.AppendInt(e.out, int64(f), 10)
+		return nil
+	}
+	var b []byte
+	var err error
+	if bits == 32 {
+		b, err = json.Marshal(float32(f))
+	} else {
+		b, err = json.Marshal(f)
+	}
+	e.out = append(e.out, b...)
+	return err
 }
 
 // raw writes JSON that is there already, compact, after it was checked.
@@ -140,14 +177,32 @@ func (e *encoder) raw(data []byte, depth int) error {
 	return err
 }
 
+// plain reports whether a string stands between quotes as it is, and has nothing but ASCII.
+func plain(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c == '"' || c == '\\' || c >= utf8.RuneSelf {
+			return false
+		}
+	}
+	return true
+}
+
+func (e *encoder) quoted(s string) {
+	e.out = append(e.out, '"')
+	e.out = append(e.out, s...)
+	e.out = append(e.out, '"')
+}
+
 func (e *encoder) text(s string) error {
+	if plain(s) {
+		e.quoted(s)
+		return nil
+	}
 	if !utf8.ValidString(s) {
 		return errors.New("a string that is not UTF-8")
 	}
 	if !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == '"' || r == '\\' || r == '\u2028' || r == '\u2029' }) {
-		e.out = append(e.out, '"')
-		e.out = append(e.out, s...)
-		e.out = append(e.out, '"')
+		e.quoted(s)
 		return nil
 	}
 	var b bytes.Buffer
@@ -160,15 +215,15 @@ func (e *encoder) text(s string) error {
 	return nil
 }
 
-func (e *encoder) object(v reflect.Value, depth int) error {
-	fields, err := fieldsOf(v.Type())
-	if err != nil {
-		return err
+func (e *encoder) object(v reflect.Value, p *plan, depth int) error {
+	if p.err != nil {
+		return p.err
 	}
 	e.out = append(e.out, '{')
 	first := true
-	for _, f := range fields.list {
-		fv := v.FieldByIndex(f.index)
+	for i := range p.fields.list {
+		f := &p.fields.list[i]
+		fv := f.of(v)
 		if f.omitted(fv) {
 			continue
 		}
@@ -176,11 +231,11 @@ func (e *encoder) object(v reflect.Value, depth int) error {
 			e.out = append(e.out, ',')
 		}
 		first = false
-		if err := e.text(f.name); err != nil {
-			return err
+		if f.key == "" {
+			return e.text(f.name) // says why
 		}
-		e.out = append(e.out, ':')
-		if err := e.value(fv, depth+1); err != nil {
+		e.out = append(e.out, f.key...)
+		if err := e.value(fv, f.plan, depth+1); err != nil {
 			return fmt.Errorf("%s: %w", f.name, err)
 		}
 	}
@@ -188,36 +243,49 @@ func (e *encoder) object(v reflect.Value, depth int) error {
 	return nil
 }
 
-func (e *encoder) table(v reflect.Value, depth int) error {
+func (e *encoder) table(v reflect.Value, p *plan, depth int) error {
 	if v.Type().Key().Kind() != reflect.String {
 		return fmt.Errorf("cannot write %s: its keys are not strings", v.Type())
 	}
-	keys := v.MapKeys()
-	slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
+	if v.Len() == 0 {
+		e.out = append(e.out, "{}"...)
+		return nil
+	}
+	type member struct {
+		key string
+		at  int
+	}
+	members := make([]member, 0, v.Len())
+	values := reflect.MakeSlice(p.many, v.Len(), v.Len())
+	for it := v.MapRange(); it.Next() && len(members) < v.Len(); {
+		values.Index(len(members)).SetIterValue(it)
+		members = append(members, member{it.Key().String(), len(members)})
+	}
+	slices.SortFunc(members, func(a, b member) int { return strings.Compare(a.key, b.key) })
 	e.out = append(e.out, '{')
-	for i, k := range keys {
+	for i, m := range members {
 		if i > 0 {
 			e.out = append(e.out, ',')
 		}
-		if err := e.text(k.String()); err != nil {
+		if err := e.text(m.key); err != nil {
 			return err
 		}
 		e.out = append(e.out, ':')
-		if err := e.value(v.MapIndex(k), depth+1); err != nil {
-			return fmt.Errorf("%s: %w", clip(k.String()), err)
+		if err := e.value(values.Index(m.at), p.elem, depth+1); err != nil {
+			return fmt.Errorf("%s: %w", clip(m.key), err)
 		}
 	}
 	e.out = append(e.out, '}')
 	return nil
 }
 
-func (e *encoder) list(v reflect.Value, depth int) error {
+func (e *encoder) list(v reflect.Value, p *plan, depth int) error {
 	e.out = append(e.out, '[')
 	for i := range v.Len() {
 		if i > 0 {
 			e.out = append(e.out, ',')
 		}
-		if err := e.value(v.Index(i), depth+1); err != nil {
+		if err := e.value(v.Index(i), p.elem, depth+1); err != nil {
 			return fmt.Errorf("[%d]: %w", i, err)
 		}
 	}

@@ -4,16 +4,26 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
-	"sync"
 )
 
 // field is one JSON field of a struct.
 type field struct {
 	name      string
+	key       string // as it is written, with the colon; "" if it cannot be
 	index     []int
+	plan      *plan
 	required  bool
 	omitEmpty bool
 	omitZero  bool
+	asks      bool // its type says itself when it is zero
+}
+
+// of is the field's value in a struct.
+func (f *field) of(v reflect.Value) reflect.Value {
+	if len(f.index) == 1 {
+		return v.Field(f.index[0])
+	}
+	return v.FieldByIndex(f.index)
 }
 
 // structFields are the fields of a struct in their order, those of embedded structs in the place of the embedding.
@@ -22,19 +32,15 @@ type structFields struct {
 	byName map[string]int
 }
 
-var fieldCache sync.Map // reflect.Type → *structFields
-
 func fieldsOf(t reflect.Type) (*structFields, error) {
-	if f, ok := fieldCache.Load(t); ok {
-		return f.(*structFields), nil
-	}
 	f := &structFields{byName: map[string]int{}}
 	if err := f.add(t, nil); err != nil {
 		return nil, err
 	}
-	fieldCache.Store(t, f)
 	return f, nil
 }
+
+type zeroer interface{ IsZero() bool }
 
 // add collects fields. What encoding/json would decide quietly (shadowing, pointers to embedded structs, ",string") is no part of our formats, so it is an error.
 func (f *structFields) add(t reflect.Type, at []int) error {
@@ -58,7 +64,7 @@ func (f *structFields) add(t reflect.Type, at []int) error {
 		if name == "" {
 			name = sf.Name
 		}
-		add := field{name: name, index: index, required: true}
+		add := field{name: name, index: index, required: true, asks: sf.Type.Implements(reflect.TypeFor[zeroer]())}
 		for opt := range strings.SplitSeq(opts, ",") {
 			switch opt {
 			case "":
@@ -73,6 +79,10 @@ func (f *structFields) add(t reflect.Type, at []int) error {
 		if _, twice := f.byName[name]; twice {
 			return fmt.Errorf("wire: %s has two fields %q", t, name)
 		}
+		var e encoder
+		if e.text(name) == nil {
+			add.key = string(e.out) + ":"
+		}
 		f.byName[name] = len(f.list)
 		f.list = append(f.list, add)
 	}
@@ -80,14 +90,18 @@ func (f *structFields) add(t reflect.Type, at []int) error {
 }
 
 // omitted reports whether a field's value is left out when it is written.
-func (f field) omitted(v reflect.Value) bool {
-	if f.omitZero {
-		if z, ok := v.Interface().(interface{ IsZero() bool }); ok && (v.Kind() != reflect.Pointer || !v.IsNil()) {
+func (f *field) omitted(v reflect.Value) bool {
+	switch {
+	case f.omitZero && f.plan.write == formTime:
+		return timeOf(v).IsZero()
+	case f.omitZero && (f.asks || v.Kind() == reflect.Interface):
+		if z, ok := v.Interface().(zeroer); ok && (v.Kind() != reflect.Pointer || !v.IsNil()) {
 			return z.IsZero()
 		}
 		return v.IsZero()
-	}
-	if !f.omitEmpty {
+	case f.omitZero:
+		return v.IsZero()
+	case !f.omitEmpty:
 		return false
 	}
 	switch v.Kind() {

@@ -149,34 +149,40 @@ func (s *scanner) raw() ([]byte, error) {
 	return s.data[from:s.pos], nil
 }
 
-// count tells how many members the container that starts here has; 0 also if it is broken: who reads it next finds out where.
+// count tells how many members the container that starts here has. It looks for no more than commas and brackets: of one that is broken it tells anything up to its length.
 func (s *scanner) count() int {
-	c := *s
-	closing := byte(']')
-	object := c.peek() == '{'
-	if object {
-		closing = '}'
-	}
-	c.pos++
-	n := 0
-	for more := !c.empty(closing); more; n++ {
-		var err error
-		if object {
-			if err = c.skipString(); err == nil {
-				err = c.expect(':')
+	data := s.data[s.pos+1:]
+	depth, members, any := 0, 0, false
+	for i := 0; i < len(data); i++ {
+		switch data[i] {
+		case '"':
+			any = true
+			for i++; i < len(data) && data[i] != '"'; i++ {
+				if data[i] == '\\' {
+					i++
+				}
 			}
-		}
-		if err == nil {
-			err = c.skip()
-		}
-		if err == nil {
-			more, err = c.next(closing)
-		}
-		if err != nil {
-			return 0
+		case '{', '[':
+			any = true
+			depth++
+		case '}', ']':
+			if depth == 0 {
+				i = len(data)
+			}
+			depth--
+		case ',':
+			if depth == 0 {
+				members++
+			}
+		case ' ', '\t', '\n', '\r':
+		default:
+			any = true
 		}
 	}
-	return n
+	if any {
+		members++
+	}
+	return members
 }
 
 func (s *scanner) word(w string) error {
@@ -236,6 +242,12 @@ func (s *scanner) stringSpan() (body []byte, escaped bool, err error) {
 	s.pos++
 	from := s.pos
 	for s.pos < len(s.data) {
+		for rest := s.data[s.pos:]; len(rest) > 0 && rest[0] >= ' ' && rest[0] != '"' && rest[0] != '\\'; rest = rest[1:] {
+			s.pos++
+		}
+		if s.pos == len(s.data) {
+			break
+		}
 		switch c := s.data[s.pos]; {
 		case c == '"':
 			s.pos++

@@ -14,7 +14,9 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -37,17 +39,17 @@ func Decode(data []byte, v any) error {
 	}
 	d := decoder{scanner: scanner{data: data}}
 	out := reflect.New(p.Type().Elem()).Elem()
-	err := d.value(out)
+	err := d.value(out, planOf(out.Type()))
 	if err == nil {
 		if d.space(); d.pos < len(d.data) {
 			err = errors.New("data after the document")
 		}
 	}
 	if err != nil {
-		if len(d.path) == 0 {
+		if len(d.trail) == 0 {
 			return err
 		}
-		return fmt.Errorf("%s: %w", clip(string(d.path)), err)
+		return fmt.Errorf("%s: %w", clip(d.path()), err)
 	}
 	p.Elem().Set(out)
 	return nil
@@ -71,25 +73,30 @@ func plainKey(key []byte) bool {
 	return len(key) > 0
 }
 
-// enter appends a key to the path and returns its length before.
-func (d *decoder) enter(key []byte) int {
-	n := len(d.path)
-	if n > 0 {
-		d.path = append(d.path, '.')
+// in notes on the way back from an error under which key it was.
+func (d *decoder) in(key []byte, err error) error {
+	step := string(key)
+	if !plainKey(key) {
+		step = strconv.Quote(step)
 	}
-	if plainKey(key) {
-		d.path = append(d.path, key...)
-	} else {
-		d.path = strconv.AppendQuote(d.path, string(key))
-	}
-	return n
+	d.trail = append(d.trail, step)
+	return err
 }
 
-// enterIndex appends an array index to the path and returns its length before.
-func (d *decoder) enterIndex(i int) int {
-	n := len(d.path)
-	d.path = append(d.path, '[')
-	d.path = strconv.AppendInt(d.path, int64(i), 10)
-	d.path = append(d.path, ']')
-	return n
+// at likewise notes an index.
+func (d *decoder) at(i int, err error) error {
+	d.trail = append(d.trail, "["+strconv.Itoa(i)+"]")
+	return err
+}
+
+// path is where the error was: "rollout.waves[2].bake".
+func (d *decoder) path() string {
+	var b strings.Builder
+	for i, step := range slices.Backward(d.trail) {
+		if i < len(d.trail)-1 && step[0] != '[' {
+			b.WriteByte('.')
+		}
+		b.WriteString(step)
+	}
+	return b.String()
 }

@@ -75,6 +75,9 @@ func (c *Client) Check(ctx context.Context, k Check) (url string, err error) {
 			looked = true
 			var err error
 			run, _, err = c.api.Checks.CreateCheckRun(ctx, c.owner, c.name, opts)
+			if err == nil && run.GetID() == 0 {
+				return &Error{Op: op, Message: "the answer names none", kind: ErrUnreachable}
+			}
 			return fail(op, err)
 		})
 	}
@@ -138,10 +141,9 @@ func (c *Client) findCheck(ctx context.Context, k Check) (*github.CheckRun, erro
 				return run, nil
 			}
 		}
-		if resp.NextPage == 0 {
-			return nil, nil
+		if more, err := turn("look for the check run", &opts.ListOptions, resp); err != nil || !more {
+			return nil, err
 		}
-		opts.Page = resp.NextPage
 	}
 }
 
@@ -162,7 +164,7 @@ func annotations(list []Annotation) []*github.CheckRunAnnotation {
 		line := max(a.Line, 1)
 		n := &github.CheckRunAnnotation{
 			Path: github.String(a.Path), StartLine: github.Int(line), EndLine: github.Int(line), AnnotationLevel: github.String(string(a.Level)),
-			Message: github.String(cutBytes(visible(a.Message), maxMessage)), Title: optional(cutBytes(oneLine(a.Title), maxTitle)),
+			Message: github.String(cutBytes(visible(cutBytes(a.Message, maxMessage)), maxMessage)), Title: optional(cutBytes(oneLine(cutBytes(a.Title, 4*maxTitle)), maxTitle)),
 		}
 		if a.Line > 0 && a.Col > 0 { // only where both lines are the same, which they are
 			n.StartColumn, n.EndColumn = github.Int(a.Col), github.Int(a.Col)

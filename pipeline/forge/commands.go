@@ -41,33 +41,43 @@ func oneLineKeepingSpaces(s string) string {
 
 // PrintAnnotations writes annotations as workflow commands, for a token that cannot write a check. GitHub shows ten of a level; left is how many were not printed.
 func PrintAnnotations(w io.Writer, list []Annotation) (left int, err error) {
-	names := map[Level]string{LevelError: "error", LevelWarning: "warning", LevelNotice: "notice"}
 	printed := map[Level]int{}
 	for _, a := range list {
-		name, ok := names[a.Level]
-		if !ok || printed[a.Level] == maxPerStep {
+		if printed[a.Level] == maxPerStep || commandNames[a.Level] == "" {
 			left++
 			continue
 		}
 		printed[a.Level]++
-		var props []string
-		if a.Path != "" {
-			props = append(props, "file="+commandProperty.Replace(visible(a.Path)))
+		if err := WriteAnnotation(w, a); err != nil {
+			return left, err
 		}
-		if a.Path != "" && a.Line > 0 {
+	}
+	return left, nil
+}
+
+var commandNames = map[Level]string{LevelError: "error", LevelWarning: "warning", LevelNotice: "notice"}
+
+// WriteAnnotation writes one annotation as a workflow command: the one place where what others wrote becomes part of one.
+func WriteAnnotation(w io.Writer, a Annotation) error {
+	name := commandNames[a.Level]
+	if name == "" {
+		return fmt.Errorf("write an annotation: %.40q is not a level", a.Level)
+	}
+	var props []string
+	if a.Path != "" {
+		props = append(props, "file="+commandProperty.Replace(visible(a.Path)))
+		if a.Line > 0 {
 			props = append(props, fmt.Sprintf("line=%d", a.Line))
 			if a.Col > 0 {
 				props = append(props, fmt.Sprintf("col=%d", a.Col))
 			}
 		}
-		if a.Title != "" {
-			props = append(props, "title="+commandProperty.Replace(oneLine(a.Title)))
-		}
-		if _, err := fmt.Fprintf(w, "::%s %s::%s\n", name, strings.Join(props, ","), commandData.Replace(visible(a.Message))); err != nil {
-			return left, err
-		}
 	}
-	return left, nil
+	if a.Title != "" {
+		props = append(props, "title="+commandProperty.Replace(oneLine(a.Title)))
+	}
+	_, err := fmt.Fprintf(w, "::%s %s::%s\n", name, strings.Join(props, ","), commandData.Replace(visible(a.Message)))
+	return err
 }
 
 // Deaf makes the runner take nothing for a command until end is called: what is printed between may hold what others wrote. The word that ends it cannot be guessed.

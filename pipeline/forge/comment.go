@@ -36,6 +36,8 @@ func (c *Client) Comment(ctx context.Context, s Sticky) (url string, err error) 
 				return fail(op, err)
 			}
 			url = made.GetHTMLURL()
+			// The answer is the first that says for certain who we are: a token of some app looks like that of a workflow. As that one there may be older ones.
+			c.known(made.GetUser().GetLogin())
 			// Another run may have done the same meanwhile.
 			if mine, err = c.mine(ctx, s.Pull, marker); err != nil || len(mine) <= 1 {
 				return err
@@ -81,10 +83,9 @@ func (c *Client) mine(ctx context.Context, pull int, marker string) ([]*github.I
 				out = append(out, k)
 			}
 		}
-		if resp.NextPage == 0 {
-			return out, nil
+		if more, err := turn(fmt.Sprintf("read the comments of pull request %d", pull), &opts.ListOptions, resp); err != nil || !more {
+			return out, err
 		}
-		opts.Page = resp.NextPage
 	}
 }
 
@@ -105,6 +106,16 @@ func (c *Client) self(ctx context.Context) (string, error) {
 	c.author = author
 	mu.Unlock()
 	return author, nil
+}
+
+// known takes the login that GitHub says we write as.
+func (c *Client) known(login string) {
+	if login == "" {
+		return
+	}
+	c.wire.line.mu.Lock()
+	defer c.wire.line.mu.Unlock()
+	c.author = login
 }
 
 func (c *Client) askSelf(ctx context.Context) (string, error) {

@@ -202,3 +202,24 @@ func TestCommentsAtOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestB121OtherApp: a token of some app looks like a workflow's own. GitHub's first answer says who it is, and then there is one comment again, whatever was there before.
+func TestB121OtherApp(t *testing.T) {
+	w := start(t)
+	w.Allow(token, forgetest.Token{Login: "deployer[bot]", Installation: true, May: forgetest.All()})
+	for i := range 4 {
+		_, err := w.open().Comment(t.Context(), forge.Sticky{Pull: 7, Kind: "plan", Body: fmt.Sprint("push ", i)}) // a new process each time
+		w.ok(err)
+		got := w.Comments(7, "")
+		if len(got) != 1 || !strings.HasSuffix(got[0].GetBody(), fmt.Sprint("push ", i)) {
+			t.Fatalf("push %d: %d comments: %v", i, len(got), got)
+		}
+	}
+	// Told who it is, it needs no new one.
+	w.Forget()
+	_, err := w.open(func(c *forge.Config) { c.Author = "deployer[bot]" }).Comment(t.Context(), forge.Sticky{Pull: 7, Kind: "plan", Body: "push 4"})
+	w.ok(err)
+	if got := w.calls(); len(got) != 2 || !strings.HasPrefix(got[1], "PATCH ") {
+		t.Errorf("%v", got)
+	}
+}

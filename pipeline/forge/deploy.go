@@ -51,8 +51,11 @@ func (c *Client) Deploy(ctx context.Context, d Deployment) (*Deployment, error) 
 		if err != nil {
 			return fail(fmt.Sprintf("look for the deployment to %s", oneLine(d.Environment)), err)
 		}
-		if len(list) > 0 {
-			d.ID = list[0].GetID() // the newest
+		for _, have := range list { // the newest first
+			if have.GetSHA() != d.Commit || have.GetEnvironment() != d.Environment || have.GetTask() != task || have.GetID() == 0 {
+				continue
+			}
+			d.ID = have.GetID()
 			said, _, err := c.api.Repositories.ListDeploymentStatuses(ctx, c.owner, c.name, d.ID, &github.ListOptions{PerPage: 1})
 			if err != nil {
 				return fail("read what was said of the deployment", err)
@@ -67,7 +70,9 @@ func (c *Client) Deploy(ctx context.Context, d Deployment) (*Deployment, error) 
 			Ref: &d.Commit, Task: github.String(task), AutoMerge: github.Bool(false), RequiredContexts: &[]string{}, Environment: &d.Environment,
 			Description: github.String(describe(d.Description)), ProductionEnvironment: &d.Production,
 		})
-		d.ID = made.GetID()
+		if d.ID = made.GetID(); err == nil && d.ID == 0 {
+			return &Error{Op: op, Message: "the answer names none", kind: ErrUnreachable}
+		}
 		return fail(op, err)
 	})
 	if err != nil {
@@ -97,10 +102,9 @@ type Verdict string
 
 // Verdicts: https://docs.github.com/en/rest/commits/statuses#create-a-commit-status
 const (
-	Pending   Verdict = "pending"
-	Good      Verdict = "success"
-	Bad       Verdict = "failure"
-	Erroneous Verdict = "error"
+	Pending Verdict = "pending"
+	Good    Verdict = "success"
+	Bad     Verdict = "failure"
 )
 
 // Status is a commit status: the last one of a context counts.
@@ -132,9 +136,8 @@ func (c *Client) Said(ctx context.Context, commit, context string) (Status, erro
 				return Status{context, Verdict(s.GetState()), s.GetDescription(), s.GetTargetURL()}, nil
 			}
 		}
-		if resp.NextPage == 0 {
-			return Status{}, nil
+		if more, err := turn(fmt.Sprintf("read the statuses of commit %.12s", commit), opts, resp); err != nil || !more {
+			return Status{}, err
 		}
-		opts.Page = resp.NextPage
 	}
 }

@@ -23,6 +23,7 @@ const (
 	DefaultAPI      = "https://api.github.com/"
 	defaultTimeout  = 30 * time.Second
 	defaultPatience = 3 * time.Minute
+	maxHops         = 3 // redirects of one request
 )
 
 // Config is what a Client needs. One of Token and App authenticates.
@@ -112,9 +113,27 @@ func (c *Client) Aside() *Client {
 
 // client is go-github over our transport, which does all the waiting, counting and bounding.
 func client(t http.RoundTripper, base *url.URL, agent string) *github.Client {
-	api := github.NewClient(&http.Client{Transport: t})
+	api := github.NewClient(&http.Client{Transport: t, CheckRedirect: func(req *http.Request, via []*http.Request) error { return followed(base, req, via) }})
 	api.BaseURL, api.UserAgent = base, agent
 	return api
+}
+
+// followed takes a redirect within the API, as GitHub answers with for a repository that was renamed, and no other: neither the token nor what is written goes elsewhere, what
+// comes from elsewhere is not believed, and a request stays what it was.
+// https://docs.github.com/en/rest/using-the-rest-api/best-practices-for-using-the-rest-api#follow-redirects
+func followed(base *url.URL, req *http.Request, via []*http.Request) error {
+	refuse := func(why string) error {
+		return &Error{Message: why, Next: "check the address of the API and the repository's name", kind: ErrUnreachable}
+	}
+	switch {
+	case req.URL.Host != base.Host || req.URL.Scheme != base.Scheme:
+		return refuse("the API sends us to another host, where nobody is trusted")
+	case req.Method != via[0].Method:
+		return refuse(fmt.Sprintf("the API answers %s with a redirect that would lose it", via[0].Method))
+	case len(via) > maxHops:
+		return refuse("the API sends us on and on")
+	}
+	return nil
 }
 
 func baseURL(given string) (*url.URL, error) {
@@ -235,6 +254,10 @@ func fail(op string, err error) error {
 		case http.StatusUnauthorized:
 			e.kind, e.Next = ErrDenied, "the token is wrong or has ended; give another one"
 		case http.StatusForbidden:
+			if strings.Contains(e.Message, "authenticate via a GitHub App") { // https://docs.github.com/en/rest/checks/runs#create-a-check-run
+				e.kind, e.Next = ErrDenied, "GitHub takes checks from apps alone: use the workflow's own token or a GitHub App, no person's token"
+				break
+			}
 			e.kind, e.Next = ErrDenied, "give the token or the app the right that docs/github.md names for this, and in a workflow name it under `permissions:`"
 		case http.StatusNotFound:
 			e.kind, e.Next = ErrNotFound, "check the repository's name, and that the token may see it: GitHub answers the same for what is hidden"

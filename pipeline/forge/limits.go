@@ -24,17 +24,18 @@ func (l *line) limit(a *answer, try int) (wait time.Duration, limited bool) {
 	left, reset := a.header.Get("X-RateLimit-Remaining"), unix(a.header.Get("X-RateLimit-Reset"))
 	if left == "0" && reset.After(now) {
 		l.mu.Lock()
-		l.until = reset.Add(time.Second)
+		l.until = now.Add(min(reset.Sub(now), longestStop) + time.Second)
 		l.mu.Unlock()
 	}
 	if a.status != http.StatusForbidden && a.status != http.StatusTooManyRequests {
 		return 0, false
 	}
 	if after := retryAfter(a.header.Get("Retry-After"), now); after > 0 {
-		return after, true
+		return min(after, longestStop), true
 	}
 	if (left == "0" || left == "") && !reset.IsZero() {
-		return max(reset.Sub(now)+time.Second, time.Second), true
+		// Longer each time all the same: by a clock that is ahead the reset is long past.
+		return max(min(reset.Sub(now), longestStop), 0) + time.Second<<min(2*try, 6), true
 	}
 	said := strings.ToLower(message(a.body))
 	if a.status == http.StatusTooManyRequests || strings.Contains(said, "rate limit") || strings.Contains(said, "abuse detection") {
@@ -48,7 +49,7 @@ func unix(s string) time.Time {
 	if err != nil || n <= 0 {
 		return time.Time{}
 	}
-	return time.Unix(n, 0)
+	return time.Unix(min(n, 1<<36), 0) // far enough, and no later than time can say
 }
 
 // retryAfter reads seconds or a date; RFC 9110 10.2.3.

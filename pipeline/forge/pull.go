@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -53,11 +54,13 @@ type Attribution struct {
 	Author    string   // login of who proposed it
 	Head      string   // the commit that was merged
 	Approvers []string // whose last word on the merged head is an approval, who may write to the repository, and who is not the author; sorted
+	Made      bool     // by GitHub itself, which names itself as the committer: its button, its queue or its editor
 	ByHand    string   // why what came to the branch may not be what was approved, and no approval counts; "" if GitHub made the merge
+	Signer    string   // who signed the commit, and who verified that: "ana (verified by github.com)"; "" if nobody verified it
 }
 
-// Attribution finds the merged pull request by which a commit came to a branch, and who approved what was merged: two requests, one for each approver, and one or two
-// more for a commit that is not the very one that was approved.
+// Attribution finds the merged pull request by which a commit came to a branch, who approved what was merged, and who signed the commit: three requests, one for each approver,
+// and one more for a commit that GitHub did not sign as its own merge. Without a pull request two.
 func (c *Client) Attribution(ctx context.Context, commit, branch string) (*Attribution, error) {
 	var from *github.PullRequest
 	opts := &github.ListOptions{PerPage: 100}
@@ -75,21 +78,31 @@ func (c *Client) Attribution(ctx context.Context, commit, branch string) (*Attri
 				from = p
 			}
 		}
-		if resp.NextPage == 0 {
+		more, err := turn("find the pull request of commit "+commit[:min(12, len(commit))], opts, resp)
+		if err != nil {
+			return nil, err
+		}
+		if !more {
 			break
 		}
-		opts.Page = resp.NextPage
 	}
+	op := fmt.Sprintf("ask who made commit %.12s", commit)
+	got, _, err := c.api.Repositories.GetCommit(ctx, c.owner, c.name, commit, &github.ListOptions{PerPage: 1})
+	if err != nil {
+		return nil, fail(op, err)
+	}
+	if got.GetSHA() != commit { // a name that is a commit's id, say
+		return nil, &Error{Op: op, Message: "the answer is about another commit", kind: ErrUnreachable}
+	}
+	a := &Attribution{Approvers: []string{}, Signer: c.signer(got), Made: got.GetCommitter().GetLogin() == webFlow}
 	if from == nil {
-		return &Attribution{Approvers: []string{}}, nil
+		return a, nil
 	}
-	a := &Attribution{Number: from.GetNumber(), Author: from.GetUser().GetLogin(), Head: from.GetHead().GetSHA()}
-	var err error
-	if a.ByHand, err = c.byHand(ctx, from, commit); err != nil {
+	a.Number, a.Author, a.Head = from.GetNumber(), from.GetUser().GetLogin(), from.GetHead().GetSHA()
+	if a.ByHand, err = c.byHand(ctx, from, got); err != nil {
 		return nil, err
 	}
 	if a.ByHand != "" {
-		a.Approvers = []string{}
 		return a, nil
 	}
 	a.Approvers, err = c.approvers(ctx, a)
@@ -99,15 +112,10 @@ func (c *Client) Attribution(ctx context.Context, commit, branch string) (*Attri
 // byHand says why a commit may hold something else than the head that was approved, "" if it cannot. GitHub takes a pull request for merged as soon as its head is in the
 // branch, whoever pushed it there and with whatever beside it. What GitHub itself made of the head counts, and so does each commit of the head's own history:
 // https://docs.github.com/en/rest/pulls/pulls#get-a-pull-request
-func (c *Client) byHand(ctx context.Context, p *github.PullRequest, commit string) (string, error) {
-	head := p.GetHead().GetSHA()
+func (c *Client) byHand(ctx context.Context, p *github.PullRequest, got *github.RepositoryCommit) (string, error) {
+	head, commit := p.GetHead().GetSHA(), got.GetSHA()
 	if commit == head {
 		return "", nil
-	}
-	op := fmt.Sprintf("ask who made commit %.12s", commit)
-	got, _, err := c.api.Repositories.GetCommit(ctx, c.owner, c.name, commit, &github.ListOptions{PerPage: 1})
-	if err != nil {
-		return "", fail(op, err)
 	}
 	// Anybody may write any committer; GitHub's signature is what makes it GitHub's.
 	parents := got.Parents
@@ -117,7 +125,7 @@ func (c *Client) byHand(ctx context.Context, p *github.PullRequest, commit strin
 	}
 	cmp, _, err := c.api.Repositories.CompareCommits(ctx, c.owner, c.name, head, commit, &github.ListOptions{PerPage: 1})
 	if err != nil {
-		return "", fail(op, err)
+		return "", fail(fmt.Sprintf("ask who made commit %.12s", commit), err)
 	}
 	switch status := cmp.GetStatus(); {
 	case status == "behind": // the head holds it
@@ -127,6 +135,24 @@ func (c *Client) byHand(ctx context.Context, p *github.PullRequest, commit strin
 	}
 	return fmt.Sprintf("was made by hand of the head %.12s, not by GitHub, and may hold something else than was approved", head), nil
 }
+
+// signer is who signed a commit, by GitHub's word: it holds the keys of the accounts, and vouches that the signature is the committer's. Without its "valid", and without an
+// account, nobody is named: a signature that nobody verified says nothing. Its own (web-flow) says that the commit was made on GitHub.
+// https://docs.github.com/en/authentication/managing-commit-signature-verification/about-commit-signature-verification
+func (c *Client) signer(got *github.RepositoryCommit) string {
+	v, login := got.GetCommit().GetVerification(), got.GetCommitter().GetLogin()
+	if !v.GetVerified() || v.GetReason() != "valid" || v.GetSignature() == "" || !accountName.MatchString(login) {
+		return ""
+	}
+	host := c.wire.base.Hostname()
+	if host == "api.github.com" {
+		host = "github.com"
+	}
+	return login + " (verified by " + host + ")"
+}
+
+// accountName is a login; an app's ends with "[bot]". An enterprise's own may carry a suffix after an underscore.
+var accountName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,98}(\[bot\])?$`)
 
 // approvers reads the reviews in their order. Of each reviewer the last word counts, and a comment is none:
 // https://docs.github.com/en/rest/pulls/reviews#list-reviews-for-a-pull-request
@@ -143,10 +169,13 @@ func (c *Client) approvers(ctx context.Context, a *Attribution) ([]string, error
 				last[r.GetUser().GetLogin()] = r
 			}
 		}
-		if resp.NextPage == 0 {
+		more, err := turn(fmt.Sprintf("read the reviews of pull request %d", a.Number), opts, resp)
+		if err != nil {
+			return nil, err
+		}
+		if !more {
 			break
 		}
-		opts.Page = resp.NextPage
 	}
 	out := []string{}
 	for login, r := range last {
@@ -180,7 +209,8 @@ type membership struct {
 // webFlow is the login of GitHub itself as a committer: https://docs.github.com/en/authentication/managing-commit-signature-verification/about-commit-signature-verification
 const webFlow = "web-flow"
 
-// Member reports whether a login is an active member of org/team: one request, and none within two minutes of the last.
+// Member reports whether a login is an active member of org/team: one request, two for one who is not, and none within two minutes of the last. A team that the token may not see
+// is an error: nobody would be in it.
 func (c *Client) Member(ctx context.Context, team, login string) (bool, error) {
 	key := team + "\x00" + login
 	now := c.wire.line.now()
@@ -198,6 +228,17 @@ func (c *Client) Member(ctx context.Context, team, login string) (bool, error) {
 	err = fail("ask whether "+oneLine(login)+" is in team "+team, err)
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		return false, err
+	}
+	if err != nil {
+		// GitHub says the same of a team that is hidden: https://docs.github.com/en/rest/teams/members#get-team-membership-for-a-user
+		if _, _, terr := c.api.Teams.GetTeamBySlug(ctx, org, slug); terr != nil {
+			terr = fail("look at team "+team, terr)
+			var e *Error
+			if errors.As(terr, &e) && errors.Is(terr, ErrNotFound) {
+				e.Next = "check its name, and give the app the right to read the organisation's members; a workflow's own token never has it"
+			}
+			return false, terr
+		}
 	}
 	in := err == nil && m.GetState() == "active"
 	c.wire.line.mu.Lock()

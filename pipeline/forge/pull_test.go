@@ -129,6 +129,63 @@ func TestAttributionByHand(t *testing.T) {
 	}
 }
 
+// TestSigner: who signed a commit is named only if GitHub vouches for the signature, and with who verified it.
+func TestSigner(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		made forgetest.Made
+		want string
+	}{
+		{"merged by GitHub", forgetest.Made{}, "web-flow (verified by 127.0.0.1)"},
+		{"signed by a person", forgetest.Made{By: "ana"}, "ana (verified by 127.0.0.1)"},
+		{"signed by an app", forgetest.Made{By: "renovate[bot]"}, "renovate[bot] (verified by 127.0.0.1)"},
+		{"not signed", forgetest.Made{By: "ana", Unsigned: true}, ""},
+		{"key not known", forgetest.Made{By: "ana", Reason: "unknown_key"}, ""},
+		{"address of somebody else", forgetest.Made{By: "ana", Reason: "bad_email"}, ""},
+		{"expired", forgetest.Made{By: "ana", Reason: "expired_key"}, ""},
+		{"could not be verified now", forgetest.Made{By: "ana", Reason: "gpgverify_unavailable"}, ""},
+		{"a name that is none", forgetest.Made{By: "ana (verified by github.com)\n"}, ""},
+	} {
+		w := start(t)
+		w.Make(other, tt.made)
+		for _, number := range []int{0, 17} { // without a pull request, and by one
+			if number > 0 {
+				w.Open(forgetest.Pull{Number: number, Author: "ana", Head: head, Commit: other})
+			}
+			a, err := w.client.Attribution(t.Context(), other, "main")
+			w.ok(err)
+			if a.Signer != tt.want || a.Number != number || a.Made != (tt.made.By == "") {
+				t.Errorf("%s: %+v, want %q", tt.name, a, tt.want)
+			}
+		}
+	}
+	// A complaint of GitHub beside a "verified", and an answer about another commit, are nobody's word.
+	w := start(t)
+	for answer, want := range map[string]string{
+		`{"sha":"` + other + `","committer":{"login":"ana"},"commit":{"verification":{"verified":true,"reason":"unknown_key","signature":"x"}}}`: "",
+		`{"sha":"` + other + `","committer":{"login":"ana"},"commit":{"verification":{"verified":false,"reason":"valid","signature":"x"}}}`:      "",
+		`{"sha":"` + other + `","committer":null,"commit":{"verification":{"verified":true,"reason":"valid","signature":"x"}}}`:                  "",
+		`{"sha":"` + other + `","committer":{"login":"ana"},"commit":{"verification":{"verified":true,"reason":"valid"}}}`:                       "",
+		`{"sha":"` + head + `","committer":{"login":"ana"},"commit":{"verification":{"verified":true,"reason":"valid","signature":"x"}}}`:        "another commit",
+	} {
+		w.Before = func(c forgetest.Call) *forgetest.Reply {
+			if strings.HasSuffix(c.Path, "/commits/"+other) {
+				return &forgetest.Reply{Status: 200, Body: answer}
+			}
+			return nil
+		}
+		a, err := w.client.Attribution(t.Context(), other, "main")
+		if want == "" {
+			w.ok(err)
+			if a.Signer != "" {
+				t.Errorf("%s: %q", answer, a.Signer)
+			}
+			continue
+		}
+		w.want(err, forge.ErrUnreachable, want)
+	}
+}
+
 // Who left a team is asked about again, in a process that runs on.
 func TestMemberLeaves(t *testing.T) {
 	w := start(t)
@@ -164,11 +221,17 @@ func TestMember(t *testing.T) {
 			}
 		}
 	}
-	if len(w.Calls()) != 2 {
+	if len(w.Calls()) != 3 { // and whether the team is there at all
 		t.Errorf("%v", w.calls())
 	}
 	_, err := w.client.Member(t.Context(), "payments", "ben")
 	w.want(err, forge.ErrInvalid, "org/team")
+	// A team that is not there, or is hidden, is no team without ben in it.
+	_, err = w.client.Member(t.Context(), "acme/paymnets", "ben")
+	w.want(err, forge.ErrNotFound, "look at team acme/paymnets")
+	w.Allow(token, forgetest.Token{Login: bot, Installation: true, May: map[string]string{"contents": "read", "pull_requests": "read", "statuses": "write", "metadata": "read"}}) // a workflow's own
+	_, err = w.open().Member(t.Context(), "acme/payments", "ben")
+	w.want(err, forge.ErrDenied, "not accessible")
 }
 
 // repo is a bare repository with a history to write.
@@ -350,6 +413,83 @@ func TestRevertAnswersLost(t *testing.T) {
 		r.git("update-ref", "-d", "refs/heads/muster/revert-2")
 		if n <= lost { // none was lost: that were all
 			break
+		}
+	}
+}
+
+// Two publishers that find the same failure at once ask for one pull request, whoever is first at whatever point.
+func TestRevertByTwo(t *testing.T) {
+	for range 2 {
+		r := newRepo(t)
+		good := r.commit(map[string]string{"a": "1", "b": "1"})
+		bad := r.commit(map[string]string{"a": "2", "b": ""})
+		w := start(t)
+		w.Git = r.dir
+		type answer struct {
+			p    *forge.Pull
+			made bool
+			err  error
+		}
+		answers := make(chan answer)
+		for range 3 {
+			go func(c *forge.Client) {
+				p, made, err := c.Revert(t.Context(), revert(good, bad))
+				answers <- answer{p, made, err}
+			}(w.open())
+		}
+		made := 0
+		for range 3 {
+			a := <-answers
+			if a.err != nil {
+				t.Error(a.err)
+				continue
+			}
+			if a.p.Number != 1 {
+				t.Errorf("pull request %d", a.p.Number)
+			}
+			if a.made {
+				made++
+			}
+		}
+		if got := w.Pulls(); made != 1 || len(got) != 1 || r.git("rev-parse", "muster/revert-2^{tree}") != r.git("rev-parse", good+"^{tree}") {
+			t.Errorf("made %d times, %d pull requests", made, len(got))
+		}
+	}
+}
+
+// Who stopped between the branch and the pull request, while others merged, takes the branch up again; a branch with anything else in it is nobody's to take up.
+func TestRevertTakenUp(t *testing.T) {
+	for name, evil := range map[string]bool{"ours": false, "somebody's": true} {
+		r := newRepo(t)
+		good := r.commit(map[string]string{"a": "1"})
+		bad := r.commit(map[string]string{"a": "2"})
+		w := start(t)
+		w.Git = r.dir
+		w.Before = func(c forgetest.Call) *forgetest.Reply {
+			if c.Method == "POST" && strings.HasSuffix(c.Path, "/pulls") {
+				return &forgetest.Reply{Status: 403, Body: `{"message":"stopped here"}`}
+			}
+			return nil
+		}
+		if _, _, err := w.client.Revert(t.Context(), revert(good, bad)); err == nil {
+			t.Fatal("not stopped")
+		}
+		w.Before = nil
+		r.commit(map[string]string{"b": "others"})
+		if evil {
+			main := r.git("rev-parse", "main")
+			tree := r.git("rev-parse", r.commit(map[string]string{"a": "1"})+"^{tree}") // just what the revert is
+			r.git("update-ref", "refs/heads/main", main)
+			stray := r.git("commit-tree", "-m", "not of the branch", "-p", bad, r.git("rev-parse", "main^{tree}"))
+			r.git("update-ref", "refs/heads/muster/revert-2", r.git("commit-tree", "-m", "revert", "-p", stray, tree))
+		}
+		p, made, err := w.open().Revert(t.Context(), revert(good, bad))
+		if evil {
+			w.want(err, forge.ErrConflict, "holds something else")
+			continue
+		}
+		if err != nil || !made || p.Number != 1 {
+			t.Errorf("%s: %+v %t %v", name, p, made, err)
 		}
 	}
 }

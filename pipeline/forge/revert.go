@@ -2,6 +2,7 @@ package forge
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -20,8 +21,8 @@ type Revert struct {
 	Body   string // markdown
 }
 
-// Revert makes the pull request, once: there is never a second one from the same branch, also when people closed it. made reports whether it is new: three requests when it
-// is not, up to ten when it is. What was changed again since is a conflict: ErrConflict, with the paths; then people must revert.
+// Revert makes the pull request, once: there is never a second one from the same branch, also when people closed it. made reports whether it is new: one request when it
+// is not, up to twelve when it is. What was changed again since is a conflict: ErrConflict, with the paths; then people must revert.
 func (c *Client) Revert(ctx context.Context, r Revert) (p *Pull, made bool, err error) {
 	err = lost(func() error {
 		p, made, err = c.revert(ctx, r)
@@ -78,18 +79,54 @@ func (c *Client) revert(ctx context.Context, r Revert) (*Pull, bool, error) {
 // ours reads a branch of the name that is there already. Only one that holds what the revert would is adopted: it is from an earlier try whose answer was lost, or of another
 // publisher; anything else is somebody's, and a pull request from it would not be what it says.
 func (c *Client) ours(ctx context.Context, r Revert, tree, parent string) error {
-	ref, _, err := c.api.Git.GetRef(ctx, c.owner, c.name, "heads/"+r.Name)
+	commit, err := c.branch(ctx, r.Name)
 	if err != nil {
-		return fail("read branch "+r.Name, err)
+		return err
+	}
+	if len(commit.Parents) == 1 {
+		from := commit.Parents[0].GetSHA()
+		if from == parent && commit.GetTree().GetSHA() == tree {
+			return nil
+		}
+		if from != parent { // made before the branch went on?
+			before, err := c.before(ctx, from, parent)
+			if err != nil {
+				return err
+			}
+			if before {
+				was, err := c.reverted(ctx, r, from)
+				if err == nil && was == commit.GetTree().GetSHA() {
+					return nil
+				}
+				if err != nil && !errors.Is(err, ErrConflict) {
+					return err
+				}
+			}
+		}
+	}
+	return &Error{Op: fmt.Sprintf("revert commit %.12s", r.Bad), Message: "branch " + oneLine(r.Name) + " is there already and holds something else", Next: "delete that branch, or revert by hand: git revert", kind: ErrConflict}
+}
+
+// branch is the commit at the tip of a branch.
+func (c *Client) branch(ctx context.Context, name string) (*github.Commit, error) {
+	ref, _, err := c.api.Git.GetRef(ctx, c.owner, c.name, "heads/"+name)
+	if err != nil {
+		return nil, fail("read branch "+name, err)
 	}
 	commit, _, err := c.api.Git.GetCommit(ctx, c.owner, c.name, ref.GetObject().GetSHA())
 	if err != nil {
-		return fail("read branch "+r.Name, err)
+		return nil, fail("read branch "+name, err)
 	}
-	if commit.GetTree().GetSHA() == tree && len(commit.Parents) == 1 && commit.Parents[0].GetSHA() == parent {
-		return nil
+	return commit, nil
+}
+
+// before reports whether a commit is in the history of another.
+func (c *Client) before(ctx context.Context, commit, of string) (bool, error) {
+	cmp, _, err := c.api.Repositories.CompareCommits(ctx, c.owner, c.name, of, commit, &github.ListOptions{PerPage: 1})
+	if err != nil {
+		return false, fail(fmt.Sprintf("compare commit %.12s with %.12s", commit, of), err)
 	}
-	return &Error{Op: fmt.Sprintf("revert commit %.12s", r.Bad), Message: "branch " + oneLine(r.Name) + " is there already and holds something else", Next: "delete that branch, or revert by hand: git revert", kind: ErrConflict}
+	return cmp.GetStatus() == "behind", nil
 }
 
 // pullFrom finds the pull request from a branch of this repository, in whatever state it is.

@@ -8,11 +8,11 @@ import (
 
 // Limits of what GitHub takes, in characters. They are kept in bytes, of which there are never fewer: whatever a server counts, nothing is refused.
 const (
-	MaxOutput      = 65_535 // a check's summary and its text: https://docs.github.com/en/rest/checks/runs#create-a-check-run
-	MaxComment     = 65_536 // https://docs.github.com/en/rest/issues/comments
-	maxDescription = 140    // of a status: https://docs.github.com/en/rest/commits/statuses and …/deployments/statuses
-	maxTitle       = 255    // of an annotation
-	maxMessage     = 60_000 // of an annotation, of 64 KB
+	MaxOutput      = 65_535  // a check's summary and its text: https://docs.github.com/en/rest/checks/runs#create-a-check-run
+	MaxComment     = 65_536  // https://docs.github.com/en/rest/issues/comments
+	maxDescription = 140     // of a status: https://docs.github.com/en/rest/commits/statuses and …/deployments/statuses
+	maxTitle       = 255     // of an annotation
+	maxMessage     = 8 << 10 // of an annotation; GitHub takes 64 KB, but fifty of those at once are no text for people
 	maxSummary     = 1000 << 10
 	maxSaid        = 300 // of what a server says, in an error of ours
 )

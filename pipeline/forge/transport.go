@@ -3,12 +3,14 @@ package forge
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -22,6 +24,7 @@ const (
 	tries       = 4        // of a request that may be sent again
 	burst       = 20       // writes a minute that go without a pause between them
 	secondLimit = 60 * time.Second
+	longestStop = 2 * time.Hour // that a limit is believed: GitHub's own are over within one
 )
 
 // line is what all requests to one GitHub share: the order, the limits, the count and the answers kept. GitHub asks for one request at a time and for a second between
@@ -70,6 +73,26 @@ func (a *answer) response(req *http.Request) *http.Response {
 		Status: fmt.Sprintf("%d %s", a.status, http.StatusText(a.status)), StatusCode: a.status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: h, Body: io.NopCloser(bytes.NewReader(a.body)), ContentLength: int64(len(a.body)), Request: req,
 	}
+}
+
+// sane refuses a success that holds nothing: what go-github makes of "null", or of a list with a null in it, are pointers to nowhere.
+func (a *answer) sane(method string) error {
+	if a.status < 200 || a.status > 299 || method == http.MethodDelete {
+		return nil
+	}
+	bad := a.status != http.StatusOK && a.status != http.StatusCreated
+	switch data := bytes.TrimSpace(a.body); {
+	case bytes.HasPrefix(data, []byte("{")):
+	case bytes.HasPrefix(data, []byte("[")):
+		var list []*json.RawMessage
+		bad = bad || json.Unmarshal(data, &list) == nil && slices.Contains(list, nil)
+	default:
+		bad = true
+	}
+	if !bad {
+		return nil
+	}
+	return &Error{Message: fmt.Sprintf("the answer (status %d) is none that GitHub gives: %.40q", a.status, oneLine(string(a.body[:min(len(a.body), 80)]))), Next: "look at the server behind --github-api", kind: ErrUnreachable}
 }
 
 // transport sends go-github's requests. It is the only layer that tries again.
@@ -128,7 +151,7 @@ func (t *transport) send(req *http.Request, body []byte, token string) (*http.Re
 		if wait > 0 {
 			if past := l.now().Add(wait).Sub(begin); past > l.patience || hurry && (limited || try == 0) {
 				if limited || try == 0 {
-					return nil, &Error{Message: fmt.Sprintf("it asks to come back at %s%s", l.now().Add(wait).UTC().Format(time.RFC3339), what), Until: l.now().Add(wait), Next: "it is tried again later; nothing else waits for it", kind: ErrLimited}
+					return nil, &Error{Message: fmt.Sprintf("it asks to come back at %s%s", l.now().Add(wait).UTC().Format(time.RFC3339), what), Until: l.now().Add(wait), Next: "hosts keep their configuration without GitHub; try again after that", kind: ErrLimited}
 				}
 				return nil, &Error{Message: strings.TrimPrefix(what, ": "), kind: ErrUnreachable}
 			}
@@ -136,6 +159,7 @@ func (t *transport) send(req *http.Request, body []byte, token string) (*http.Re
 				return nil, err
 			}
 		}
+		told := time.Duration(0) // how long the server asks to be left alone
 		got, err := t.once(req, body, token, try > 0)
 		if err == nil {
 			if wait, limited = l.limit(got, try); limited {
@@ -143,10 +167,14 @@ func (t *transport) send(req *http.Request, body []byte, token string) (*http.Re
 				continue // not done: GitHub refused it before
 			}
 			if got.status < 500 {
+				if err := got.sane(req.Method); err != nil {
+					return nil, err
+				}
 				l.keep(req, got)
 				return got.response(req), nil
 			}
 			what = fmt.Sprintf(": status %d %s", got.status, http.StatusText(got.status))
+			told = min(retryAfter(got.header.Get("Retry-After"), l.now()), longestStop)
 		} else {
 			if ctx.Err() != nil {
 				return nil, ctx.Err()
@@ -163,10 +191,10 @@ func (t *transport) send(req *http.Request, body []byte, token string) (*http.Re
 			kind = errLost
 		case try+1 < tries:
 			limited = false
-			wait = time.Second<<try + rand.N(time.Second/2)
+			wait = max(told, time.Second<<try+rand.N(time.Second/2))
 			continue
 		}
-		return nil, &Error{Message: strings.TrimPrefix(what, ": "), Next: "hosts keep their configuration without GitHub; what is missing there is written once it answers", kind: kind}
+		return nil, &Error{Message: strings.TrimPrefix(what, ": "), Next: "hosts keep their configuration without GitHub; try again once it answers", kind: kind}
 	}
 }
 
@@ -181,7 +209,7 @@ func (t *transport) once(req *http.Request, body []byte, token string, repeated 
 		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	}
 	l.hide(token)
-	// A redirect to another place gets no token.
+	// Whatever made the address: no other place gets the token.
 	if r.URL.Host == t.base.Host && r.URL.Scheme == t.base.Scheme && token != "" {
 		r.Header.Set("Authorization", "Bearer "+token)
 	}
@@ -279,7 +307,8 @@ func (l *line) keep(req *http.Request, a *answer) {
 			l.order = l.order[1:]
 		}
 	}
-	l.kept[key] = a
+	// Headers may be long, and these are what an answer from here is read by.
+	l.kept[key] = &answer{a.status, http.Header{"Etag": a.header["Etag"], "Link": a.header["Link"], "Content-Type": a.header["Content-Type"]}, a.body}
 }
 
 func (l *line) had(req *http.Request) *answer {

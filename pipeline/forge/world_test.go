@@ -67,8 +67,9 @@ func start(t *testing.T, change ...func(*forge.Config)) *world {
 func (w *world) open(change ...func(*forge.Config)) *forge.Client {
 	w.Helper()
 	cfg := forge.Config{
-		API: w.Server.URL, Repo: forgetest.Repo, Token: func() (string, error) { return token, nil }, Agent: "muster/test", Timeout: 5 * time.Second, Patience: 10 * time.Minute,
-		Now: w.clock.Now, Sleep: w.clock.Sleep,
+		API: w.Server.URL, Repo: forgetest.Repo, Token: func() (string, error) { return token, nil }, Agent: "muster/test", Timeout: time.Minute, // a slow machine is no failure
+		Patience: 10 * time.Minute,
+		Now:      w.clock.Now, Sleep: w.clock.Sleep,
 	}
 	for _, c := range change {
 		c(&cfg)

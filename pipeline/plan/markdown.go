@@ -43,6 +43,15 @@ func (p Plan) Markdown(all string) string {
 			head.WriteString(fit(blocks, max, "line", all))
 		}
 	}
+	var acts []string
+	for _, lines := range p.activeLines() {
+		block := "- " + prose(lines[0]) + "\n"
+		for _, line := range lines[1:] {
+			block += "  - **" + prose(line) + "**\n"
+		}
+		acts = append(acts, block)
+	}
+	part("#### Acts now, by hand\n", maxNotes, acts)
 	part("#### Errors\n", maxErrors, p.mdProblems(eval.SeverityError))
 	if !p.Refused() { // else each would say the same
 		part("| | cohort | |\n|---|---|---|", maxCohorts, p.mdCohorts())

@@ -80,6 +80,7 @@ type Plan struct {
 	Unrendered  []Unrendered `json:"unrendered"`
 	NotCompared []Missing    `json:"not_compared"`
 	Problems    []Problem    `json:"problems"`
+	Active      []Active     `json:"active"`
 	Notes       []string     `json:"notes"` // about the plan itself: an inventory that does not read, say
 }
 
@@ -200,7 +201,7 @@ func Of(base, head Side, opts Options) Plan {
 	p := Plan{
 		Base: ref(base), Head: ref(head),
 		Cohorts: []Cohort{}, Services: []Service{}, Values: []Value{}, Files: []File{}, Evidence: []Evidence{}, Variants: []Variant{}, Policy: []Setting{},
-		Shadowed: []Shadowed{}, Unrendered: []Unrendered{}, NotCompared: []Missing{}, Problems: problems(base, head), Notes: []string{},
+		Shadowed: []Shadowed{}, Unrendered: []Unrendered{}, NotCompared: []Missing{}, Problems: problems(base, head), Active: []Active{}, Notes: []string{},
 	}
 	c := comparison{Plan: &p, base: index(base), head: index(head)}
 	c.fleetHosts(opts)

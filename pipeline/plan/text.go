@@ -33,6 +33,12 @@ func (p Plan) Text(out io.Writer, opts TextOptions) error {
 		w.linef("\n%s", w.bold(p.Summary))
 		return w.Flush()
 	}
+	for _, lines := range p.activeLines() {
+		w.linef("%s", w.paint("33", printable(lines[0])))
+		for _, line := range lines[1:] {
+			w.linef("    %s", printable(line))
+		}
+	}
 	for _, service := range p.servicesOf() {
 		w.service(p, service)
 	}

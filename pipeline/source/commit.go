@@ -18,7 +18,7 @@ const (
 )
 
 func (r *Repo) readCommit(c *object.Commit) (*tree, error) {
-	w := &commitReader{objects: r.objects, b: newBuilder(), seen: map[plumbing.Hash]blob{}}
+	w := &commitReader{objects: r.objects, b: newBuilder(0), seen: map[plumbing.Hash]blob{}}
 	if err := w.dir(".", c.TreeHash); err != nil {
 		return nil, err
 	}

@@ -20,6 +20,8 @@ type diskDir struct {
 	inIgnored bool // only tracked files count, and nothing can be un-ignored
 	entries   []diskEntry
 	err       error
+	stamp     stamp    // from before it was listed
+	list      []dirent // all names, ignored ones too
 }
 
 type diskEntry struct {
@@ -28,9 +30,13 @@ type diskEntry struct {
 	link bool
 	exec bool
 	size int64
-	data []byte // the content, or a link's target; nil if it is too large
+	data []byte // the content, or a link's target; nil if it is too large, or was not read
 	sum  [sha256.Size]byte
 	err  error
+
+	stamp stamp // of a file, from before it was read
+	// read gets the content of a file that is as it was seen before.
+	read func() ([]byte, error)
 }
 
 // dirent is a name in a directory; kind is the type bits.
@@ -44,6 +50,7 @@ type dirent struct {
 type diskReader struct {
 	root    string
 	tracked func() *trackedSet // waits for the index; only where something is ignored, or much too much is there, does it matter
+	seen    *watch             // nil: all is read
 
 	mu      sync.Mutex
 	more    sync.Cond
@@ -54,8 +61,8 @@ type diskReader struct {
 	bytes   atomic.Int64
 }
 
-func readDisk(root string, ignored ignores, tracked func() *trackedSet) (*diskDir, error) {
-	w := &diskReader{root: root, tracked: tracked}
+func readDisk(root string, ignored ignores, tracked func() *trackedSet, seen *watch) (*diskDir, error) {
+	w := &diskReader{root: root, tracked: tracked, seen: seen}
 	w.more.L = &w.mu
 	top := &diskDir{path: ".", ignored: ignored}
 	w.todo = []*diskDir{top}
@@ -86,10 +93,7 @@ func (w *diskReader) work() {
 		w.todo = w.todo[:len(w.todo)-1]
 		w.busy++
 		w.mu.Unlock()
-		fd, err := w.open(d.path)
-		if d.err = err; err == nil {
-			d.err = w.dir(d, fd, buf, 0)
-		}
+		d.err = w.dir(d, &opened{open: func() (handle, error) { return w.open(d.path) }}, buf, 0)
 		w.mu.Lock()
 		w.busy--
 		if w.busy == 0 {
@@ -98,8 +102,32 @@ func (w *diskReader) work() {
 	}
 }
 
+// opened is a directory that is opened once that is needed: one that is as it was seen need not be.
+type opened struct {
+	open func() (handle, error)
+	fd   handle
+	is   bool
+}
+
+func (o *opened) get() (handle, error) {
+	if !o.is {
+		fd, err := o.open()
+		if err != nil {
+			return fd, err
+		}
+		o.fd, o.is = fd, true
+	}
+	return o.fd, nil
+}
+
+func (o *opened) close() {
+	if o.is {
+		closeDir(o.fd)
+	}
+}
+
 // below reads a subdirectory, or leaves it to a goroutine that has nothing to do.
-func (w *diskReader) below(d *diskDir, dir handle, name string, buf []byte, held int) {
+func (w *diskReader) below(d *diskDir, dir *opened, name string, buf []byte, held int) {
 	const maxHeld = 16 // directories held open by one goroutine
 	if w.idle.Load() > 0 || held == maxHeld {
 		w.mu.Lock()
@@ -108,28 +136,66 @@ func (w *diskReader) below(d *diskDir, dir handle, name string, buf []byte, held
 		w.more.Signal()
 		return
 	}
-	fd, err := openDirAt(dir, name)
-	if d.err = err; err == nil {
-		d.err = w.dir(d, fd, buf, held+1)
-	} else {
-		d.err = fmt.Errorf("%s: %w", shown(d.path), err)
-	}
+	d.err = w.dir(d, &opened{open: func() (handle, error) {
+		parent, err := dir.get()
+		if err != nil {
+			return parent, err
+		}
+		fd, err := openDirAt(parent, name)
+		if err != nil {
+			return fd, fmt.Errorf("%s: %w", shown(d.path), err)
+		}
+		return fd, nil
+	}}, buf, held+1)
 }
 
-// dir reads an open directory, and closes it.
-func (w *diskReader) dir(d *diskDir, fd handle, buf []byte, held int) error {
-	defer closeDir(fd)
+// names lists a directory, unless it is as it was seen.
+func (w *diskReader) names(d *diskDir, known *seenDir, dir *opened, buf []byte) ([]dirent, error) {
+	if known != nil && known.stamp != (stamp{}) {
+		if d.stamp = w.seen.top.of(d.path); d.stamp == known.stamp {
+			list := make([]dirent, len(known.entries))
+			for i := range list {
+				list[i] = known.entries[i].dirent
+			}
+			return list, nil
+		}
+	}
+	fd, err := dir.get()
+	if err != nil {
+		return nil, err
+	}
+	if w.seen != nil {
+		w.seen.news.Add(1)
+		d.stamp = w.seen.top.ofOpen(fd)
+	}
 	list, err := readDir(fd, buf)
 	if err != nil {
-		return fmt.Errorf("%s: %w", shown(d.path), err)
+		return nil, fmt.Errorf("%s: %w", shown(d.path), err)
+	}
+	slices.SortFunc(list, func(a, b dirent) int { return strings.Compare(a.name, b.name) })
+	return list, nil
+}
+
+// dir reads a directory, and closes it.
+func (w *diskReader) dir(d *diskDir, dir *opened, buf []byte, held int) error {
+	defer dir.close()
+	var known *seenDir
+	if w.seen != nil {
+		known = w.seen.before.dir(d.path)
+	}
+	list, err := w.names(d, known, dir, buf)
+	if err != nil {
+		return err
+	}
+	if w.seen != nil {
+		d.list = list
 	}
 	if n := w.entries.Add(int64(len(list))); n > 2*MaxEntries && n > 2*MaxEntries+int64(len(w.tracked().files)) {
 		return refuse(d.path, fmt.Sprintf("more than %d files and directories", MaxEntries), "split the repository, or ignore what does not belong to it")
 	}
-	slices.SortFunc(list, func(a, b dirent) int { return strings.Compare(a.name, b.name) })
 	ignored := d.ignored
 	if !d.inIgnored {
-		if ignored, err = w.ignoresOf(d, fd, list, buf); err != nil {
+		if ignored, err = w.ignoresOf(d, dir, list, buf); err != nil {
 			return err
 		}
 	}
@@ -155,20 +221,45 @@ func (w *diskReader) dir(d *diskDir, fd handle, buf []byte, held int) error {
 			}
 			sub := &diskDir{path: p, ignored: ignored, inIgnored: skip}
 			d.entries = append(d.entries, diskEntry{name: name, sub: sub})
-			w.below(sub, fd, name, buf, held)
+			w.below(sub, dir, name, buf, held)
 		case (d.inIgnored || ignored.match(p, false)) && !w.tracked().files[p]:
 		case e.kind == fs.ModeSymlink:
 			entry := diskEntry{name: name, link: true}
+			fd, err := dir.get()
+			if err != nil {
+				return err
+			}
 			entry.data, entry.err = readLink(fd, p, name)
 			d.entries = append(d.entries, entry)
 		case e.kind.IsRegular():
-			d.entries = append(d.entries, w.file(fd, p, name, buf))
+			entry, err := w.regular(d, known, dir, p, name, buf)
+			if err != nil {
+				return err
+			}
+			d.entries = append(d.entries, entry)
 		case e.kind&fs.ModeIrregular != 0 && leadsElsewhere:
 			why := refuse(p, "a junction, or another reparse point that is no symbolic link", "put the files themselves there, or ignore it")
 			d.entries = append(d.entries, diskEntry{name: name, err: why})
 		} // sockets, pipes and devices: git passes them over
 	}
 	return nil
+}
+
+// regular is a file as it was seen, or as it is read.
+func (w *diskReader) regular(d *diskDir, known *seenDir, dir *opened, p, name string, buf []byte) (diskEntry, error) {
+	if was, ok := known.file(name); ok {
+		if is := w.seen.top.of(p); is == was.stamp && is.regular() && is.size <= MaxFile {
+			return diskEntry{name: name, exec: is.exec(), size: is.size, sum: was.sum, stamp: is, read: w.again(d.path, p, name, was.sum)}, nil
+		}
+	}
+	fd, err := dir.get()
+	if err != nil {
+		return diskEntry{}, err
+	}
+	if w.seen != nil {
+		w.seen.news.Add(1)
+	}
+	return w.file(fd, p, name, buf), nil
 }
 
 // file reads one file, unless it is too large by itself or with all others: the builder says so, in order.
@@ -214,7 +305,7 @@ func (w *diskReader) fill(e *diskEntry, size int64, buf []byte, read func([]byte
 }
 
 // ignoresOf adds the directory's own .gitignore. Like git, it does not follow a link of that name.
-func (w *diskReader) ignoresOf(d *diskDir, dir handle, list []dirent, buf []byte) (ignores, error) {
+func (w *diskReader) ignoresOf(d *diskDir, dir *opened, list []dirent, buf []byte) (ignores, error) {
 	const name = ".gitignore"
 	i, there := slices.BinarySearchFunc(list, name, func(e dirent, name string) int { return strings.Compare(e.name, name) })
 	if !there || !list[i].kind.IsRegular() {
@@ -222,7 +313,11 @@ func (w *diskReader) ignoresOf(d *diskDir, dir handle, list []dirent, buf []byte
 	}
 	var e diskEntry
 	p := path.Join(d.path, name)
-	if err := w.read(&e, dir, name, buf); err != nil {
+	fd, err := dir.get()
+	if err != nil {
+		return nil, err
+	}
+	if err := w.read(&e, fd, name, buf); err != nil {
 		return nil, fmt.Errorf("%s: %w", shown(p), err)
 	}
 	w.bytes.Add(-e.size) // it counts as a file

@@ -83,6 +83,9 @@ func (w *diskReader) read(e *diskEntry, dir handle, name string, buf []byte) err
 		return errChanged
 	}
 	e.exec = st.Mode&0o100 != 0
+	if w.seen != nil {
+		e.stamp = w.seen.top.stamp(&st)
+	}
 	return w.fill(e, st.Size, buf, func(b []byte) (int, error) {
 		return again(func() (int, error) { return unix.Read(fd, b) })
 	})

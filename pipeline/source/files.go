@@ -59,6 +59,15 @@ func (t *tree) Identity() Identity {
 func (t *tree) FS() fs.FS       { return (*files)(t) }
 func (t *tree) Files() []string { return append([]string{}, t.files...) } // never nil: it prints as []
 
+// Sum implements Summed: it knows the files of a work tree.
+func (t *tree) Sum(name string) (sum [sha256.Size]byte, known bool) {
+	n, ok := t.index[name]
+	if !ok || n.IsDir() || n.sum == sum {
+		return sum, false
+	}
+	return n.sum, true
+}
+
 type files tree
 
 var (
@@ -170,19 +179,25 @@ func (d *openDir) ReadDir(n int) ([]fs.DirEntry, error) {
 	return entries(rest), nil
 }
 
-// list finishes the index: children sorted, all file paths in order.
-func (t *tree) list() {
-	for p, n := range t.index {
-		if p != "." {
-			parent := t.index[path.Dir(p)]
-			parent.children = append(parent.children, n)
+// list finishes the index: children sorted, all file paths in order. entered are its paths, and perhaps some that it has not.
+func (t *tree) list(entered []string) {
+	t.files = make([]string, 0, len(entered))
+	byName := func(a, b *node) int { return strings.Compare(a.name, b.name) }
+	for _, p := range entered {
+		n := t.index[p]
+		if n == nil {
+			continue
 		}
+		parent := t.index[path.Dir(p)]
+		parent.children = append(parent.children, n)
 		if !n.IsDir() {
 			t.files = append(t.files, p)
 		}
 	}
 	for _, n := range t.index {
-		slices.SortFunc(n.children, func(a, b *node) int { return strings.Compare(a.name, b.name) })
+		if !slices.IsSortedFunc(n.children, byName) {
+			slices.SortFunc(n.children, byName)
+		}
 	}
 	slices.Sort(t.files)
 }

@@ -48,16 +48,16 @@ type builder struct {
 	index   map[string]*node
 	links   map[string]string // path to target text
 	folded  map[string]string // case-folded, normalised path to the path that took it
+	order   []string          // all paths, as they were entered: nearly sorted
 	entries int
 	total   int64
 }
 
-func newBuilder() *builder {
-	return &builder{
-		index:  map[string]*node{".": {name: ".", mode: fs.ModeDir | 0o755}},
-		links:  map[string]string{},
-		folded: map[string]string{},
-	}
+// newBuilder begins a tree of about n files and directories.
+func newBuilder(n int) *builder {
+	b := &builder{index: make(map[string]*node, n), links: map[string]string{}, folded: make(map[string]string, n), order: make([]string, 0, n)}
+	b.index["."] = &node{name: ".", mode: fs.ModeDir | 0o755}
+	return b
 }
 
 // enter checks one more name. The directory of p was entered before.
@@ -83,6 +83,7 @@ func (b *builder) enter(p string) error {
 		return refuse(p, fmt.Sprintf("differs from %s only by case or Unicode form", shown(twin)), "rename one of them: many file systems hold only one")
 	}
 	b.folded[key] = p
+	b.order = append(b.order, p)
 	return nil
 }
 
@@ -172,7 +173,7 @@ func (b *builder) finish(id Identity) (*tree, error) {
 		b.index[p] = n
 	}
 	t := &tree{id: id, index: b.index}
-	t.list()
+	t.list(b.order)
 	return t, nil
 }
 

@@ -7,6 +7,7 @@
 package source
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -101,11 +102,23 @@ func (r *Repo) Commit(rev string) (Tree, error) {
 
 // WorkTree reads the files on disk that git does not ignore, untracked ones too. All are read at once: the tree is a snapshot.
 func (r *Repo) WorkTree() (Tree, error) {
-	t, err := r.readWorkTree()
+	return r.WorkTreeSeen("")
+}
+
+// WorkTreeSeen is WorkTree for who reads one again and again: what was seen is kept in dir, which is the caller's own and private, and a file that nobody
+// touched since is not read, unless it is opened: then as it is found, and a change meanwhile is an error. Where that cannot be told (a network file system,
+// a change of a moment ago) it is read.
+func (r *Repo) WorkTreeSeen(dir string) (Tree, error) {
+	t, err := r.readWorkTree(dir)
 	if err != nil {
 		return nil, fmt.Errorf("work tree %s: %w", r.name, err)
 	}
 	return t, nil
+}
+
+// Summed is a Tree that knows the SHA-256 of a file without reading it.
+type Summed interface {
+	Sum(name string) (sum [sha256.Size]byte, known bool)
 }
 
 // Resolve gives the commit id of rev.

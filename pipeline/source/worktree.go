@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"path"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -17,15 +18,30 @@ import (
 	"github.com/go-git/go-git/v5/storage/filesystem"
 )
 
-func (r *Repo) readWorkTree() (*tree, error) {
+// readWorkTree reads all, or with a directory for what was seen only what changed since.
+func (r *Repo) readWorkTree(seenIn string) (*tree, error) {
 	if r.workTree == "" {
 		return nil, fmt.Errorf("%w: the repository is bare; name a revision instead (--rev)", ErrNoWorkTree)
 	}
-	// The index is read while the disk is.
+	began := clock()
+	seen, end, err := r.seenBefore(seenIn)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	// The index is read while the disk is; one that is as it was seen is read only if something is ignored.
 	index := sync.OnceValues(r.tracked)
+	indexStamp := stamp{}
+	indexSeen := false
+	if seen != nil {
+		indexStamp = stampFile(filepath.Join(r.gitDir, "index"))
+		indexSeen = seen.before != nil && indexStamp != (stamp{}) && indexStamp == seen.before.index
+	}
 	var reading sync.WaitGroup
 	defer reading.Wait()
-	reading.Go(func() { _, _ = index() })
+	if !indexSeen {
+		reading.Go(func() { _, _ = index() })
+	}
 	ignored, err := r.standardIgnores()
 	if err != nil {
 		return nil, err
@@ -42,12 +58,19 @@ func (r *Repo) readWorkTree() (*tree, error) {
 			return t
 		}
 		return &trackedSet{} // nothing of what is read counts then
-	})
-	tracked, indexErr := index()
+	}, seen)
+	tracked, indexErr := &trackedSet{}, error(nil) // what it says of modes and links counts only where nothing is seen
+	if !indexSeen {
+		tracked, indexErr = index()
+	}
 	if err := cmp.Or(indexErr, err); err != nil {
 		return nil, err
 	}
-	w := &assembler{b: newBuilder(), tracked: tracked}
+	about := 0
+	if seen != nil && seen.before != nil {
+		about = seen.before.n
+	}
+	w := &assembler{b: newBuilder(about), tracked: tracked}
 	if err := w.dir(root); err != nil {
 		return nil, err
 	}
@@ -56,15 +79,52 @@ func (r *Repo) readWorkTree() (*tree, error) {
 		return nil, err
 	}
 	t.id.Tree = digest(t)
+	if seen != nil && (seen.news.Load() > 0 || !indexSeen && indexStamp.before(began.Add(-settled))) {
+		remember(r.seenFile(seenIn), r.workTree, root, indexStamp, began)
+	}
 	return t, nil
+}
+
+// seenBefore is what was seen of the work tree, nil where that does not count: without a place for it, on a file system that is not known to stamp every
+// change, and where git goes by its index rather than by the disk. end is to be called in any case.
+func (r *Repo) seenBefore(dir string) (w *watch, end func(), err error) {
+	end = func() {}
+	if dir == "" {
+		return nil, end, nil
+	}
+	links, byIndex, err := r.byIndex()
+	if err != nil || links || byIndex {
+		return nil, end, err
+	}
+	top, ok := openTop(r.workTree)
+	if !ok {
+		return nil, end, nil
+	}
+	return &watch{before: recall(r.seenFile(dir), r.workTree), top: top}, top.close, nil
+}
+
+// byIndex tells what git does not take from the disk here: links, which it writes as files holding the target where core.symlinks is false, and modes, as
+// where core.fileMode is false.
+func (r *Repo) byIndex() (links, modes bool, err error) {
+	cfg, err := readConfig(filepath.Join(r.common, "config"))
+	if err != nil {
+		return false, false, err
+	}
+	core := cfg.Section("core")
+	return strings.EqualFold(core.Option("symlinks"), "false"), noModes || strings.EqualFold(core.Option("filemode"), "false"), nil
 }
 
 // digest names the files' bytes, modes and paths: 64 hex digits.
 func digest(t *tree) string {
 	h := sha256.New()
+	var b []byte
 	for _, p := range t.files {
 		n := t.index[p]
-		fmt.Fprintf(h, "%04o %x %s\n", n.mode.Perm(), n.sum, p)
+		b = append(b[:0], '0')
+		b = append(strconv.AppendUint(b, uint64(n.mode.Perm()), 8), ' ')
+		b = append(hex.AppendEncode(b, n.sum[:]), ' ')
+		b = append(append(b, p...), '\n')
+		h.Write(b)
 	}
 	return hex.EncodeToString(h.Sum(nil))
 }
@@ -89,13 +149,12 @@ func (r *Repo) tracked() (*trackedSet, error) {
 	case err != nil:
 		return nil, fmt.Errorf("index: %w: run git status, %s", err, next)
 	}
-	cfg, err := readConfig(filepath.Join(r.common, "config"))
+	t := &trackedSet{files: map[string]bool{}, dirs: map[string]bool{}, texts: map[string]bool{}, execs: map[string]bool{}}
+	noLinks, byIndex, err := r.byIndex()
 	if err != nil {
 		return nil, err
 	}
-	noLinks := strings.EqualFold(cfg.Section("core").Option("symlinks"), "false")
-	t := &trackedSet{files: map[string]bool{}, dirs: map[string]bool{}, texts: map[string]bool{}, execs: map[string]bool{}}
-	t.byIndex = noModes || strings.EqualFold(cfg.Section("core").Option("filemode"), "false")
+	t.byIndex = byIndex
 	for _, e := range idx.Entries {
 		if e.Mode == filemode.Submodule {
 			return nil, submodule(e.Name)
@@ -170,12 +229,12 @@ func (w *assembler) file(p string, e *diskEntry) error {
 	if err := w.b.reserve(p, e.size); err != nil {
 		return err
 	}
-	if e.data == nil {
+	if e.data == nil && e.read == nil {
 		return fmt.Errorf("%s: not read", shown(p)) // the builder refused it, or the sum of all
 	}
 	exec := e.exec
 	if w.tracked.byIndex { // a file that it does not know would come in as a plain one
 		exec = w.tracked.execs[p]
 	}
-	return w.b.put(p, exec, &node{size: e.size, data: e.data, sum: e.sum})
+	return w.b.put(p, exec, &node{size: e.size, data: e.data, read: e.read, sum: e.sum})
 }

@@ -59,7 +59,7 @@ func run(only string, clean bool) error {
 			}
 			done[m.command()] = true
 			if out, err := test(m, ""); err != nil {
-				return fmt.Errorf("%s fails on the tree as it is, so that it can catch nothing:\n%s", m.command(), tail(out))
+				return fmt.Errorf("%s fails on the tree as it is, so that it can catch nothing: %s\n%s", m.command(), why(out), tail(out))
 			}
 		}
 	}
@@ -176,7 +176,7 @@ func brokenBy(m mutant, to string) (overlay string, err error) {
 }
 
 func test(m mutant, overlay string) (string, error) {
-	args := []string{"test", "-count=1", "-vet=off", "-tags=simulation", "-tags=simulation", "-timeout=15m", "-run", "^" + m.test + "$"}
+	args := []string{"test", "-count=1", "-vet=off", "-tags=simulation", "-timeout=15m", "-run", "^" + m.test + "$"}
 	if overlay != "" {
 		args = append(args, "-overlay="+overlay)
 	}

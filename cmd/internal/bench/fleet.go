@@ -154,14 +154,19 @@ func (f *fleet) start(ctx context.Context, group *errgroup.Group, n int) error {
 	if err := f.startCollector(ctx, group); err != nil {
 		return err
 	}
-	names := make([]string, n)
-	for i := range n {
-		names[i] = fmt.Sprintf("host-%04d", i)
-	}
+	names := hostNames(n)
 	if _, err := f.publish(ctx, names, 4096); err != nil {
 		return err
 	}
 	return f.startHosts(ctx, group, names)
+}
+
+func hostNames(n int) []string {
+	names := make([]string, n)
+	for i := range n {
+		names[i] = fmt.Sprintf("host-%04d", i)
+	}
+	return names
 }
 
 func (f *fleet) startCollector(ctx context.Context, group *errgroup.Group) error {

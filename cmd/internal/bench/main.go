@@ -1,10 +1,12 @@
 // Command bench measures muster beside a peer on the same machine, in one run, and prints ratios. A figure alone means little: machines are noisy.
 //
-//	go run ./cmd/internal/bench [-only publish|evaluation] [-n 200] [-rounds 10] [-peers ../shared/peers] [-services 50,500,2000] [-turns 5]
+//	go run ./cmd/internal/bench [-only publish|drill|evaluation] [-n 200] [-rounds 10] [-peers ../shared/peers] [-services 50,500,2000] [-turns 5]
 //
 // It measures publish → every one of n real agents confirmed. All agents are in this process, each with a directory, an identity key and connections
 // of its own; signatures are on; every file and directory of an apply is fsynced; evaluation is prepared. The peer is an embedded etcd with as many
 // watchers: plain (one file, fsync, rename) and durable (the same durable apply as here). The runs alternate.
+//
+// It measures the emergency: muster override set --now → every one of n real agents confirmed.
 //
 // And it measures validation: whole, beside a loop of the bare library and the stock cue command, and after a change of one service.
 package main
@@ -33,7 +35,7 @@ import (
 func main() {
 	eval.Child()
 	play()
-	only := flag.String("only", "", "publish (fleet: without its peers), or evaluation; both if left out")
+	only := flag.String("only", "", "publish (fleet: without its peers), drill, or evaluation; all if left out")
 	services := flag.String("services", "50,500,2000", "sizes of the repositories that are validated")
 	turns := flag.Int("turns", 5, "validations of each side and size")
 	n := flag.Int("n", 200, "hosts")
@@ -47,7 +49,10 @@ func main() {
 	if err == nil && (*only == "" || *only == "evaluation") {
 		err = evaluation(ctx, sizes, *turns)
 	}
-	if err == nil && *only != "evaluation" {
+	if err == nil && (*only == "" || *only == "drill") {
+		err = drill(ctx, *n, 5)
+	}
+	if err == nil && (*only == "" || *only == "publish" || *only == "fleet") {
 		if *profile != "" {
 			f, ferr := os.Create(*profile)
 			if ferr != nil {
@@ -97,7 +102,7 @@ func printPhases(phases map[string][]time.Duration) {
 		}
 	}
 	if cpu, fsyncs := phases["cpu"], phases["fsyncs"]; len(cpu) > 0 && len(fsyncs) > 0 {
-		fmt.Printf("\n  muster: %s of processor time a round, %.1f fsyncs a host and release (5 files, 3 directories, the state, the swap; the state once more after the report)\n",
+		fmt.Printf("\n  muster: %s of processor time a round, %.1f fsyncs a host and release (5 files, 3 directories, the state, the swap; the state once more two seconds later, unless the next release is there before)\n",
 			round(median(cpu)), median(fsyncs).Seconds())
 	}
 }
@@ -174,10 +179,7 @@ func runFleet(ctx context.Context, sum []time.Duration, n, rounds int, exec bool
 	if err := f.start(ctx, group, n); err != nil {
 		return nil, err
 	}
-	names := make([]string, n)
-	for i := range n {
-		names[i] = fmt.Sprintf("host-%04d", i)
-	}
+	names := hostNames(n)
 	if err := f.green(ctx, 1, 2*time.Minute); err != nil {
 		return nil, fmt.Errorf("first release: %w", err)
 	}

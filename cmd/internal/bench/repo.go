@@ -20,6 +20,11 @@ func generate(ctx context.Context, dir string, n int) error {
 	for i := range n {
 		addService(files, i)
 	}
+	return commitAll(ctx, dir, files)
+}
+
+// commitAll makes a git repository with one commit of these files.
+func commitAll(ctx context.Context, dir string, files map[string]string) error {
 	for name, data := range files {
 		name = filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {

@@ -63,7 +63,7 @@ func validate(dir string, cached bool) error {
 	start := time.Now()
 	eval.Hasten(64 << 20)
 	var out outcome
-	var opts pipeline.Options
+	opts := pipeline.Options{Verdict: true}
 	if cached {
 		cache, err := eval.OpenCache(dir + ".cache")
 		if err != nil {
@@ -75,7 +75,7 @@ func validate(dir string, cached bool) error {
 	if err != nil {
 		return err
 	}
-	tree, err := repo.WorkTree()
+	tree, err := repo.WorkTreeSeen(opts.Cache.Dir())
 	if err != nil {
 		return err
 	}

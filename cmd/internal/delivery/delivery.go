@@ -27,7 +27,7 @@ const (
 	longestPause = 5 * time.Minute
 	firstWord    = 10 * time.Second // that the collector has to say how all cohorts stand
 	maxActive    = 8                // releases followed at a time; of older ones the newer tell
-	adopted      = 3                // releases looked after at the start
+	adopted      = maxActive        // releases looked after at the start: who was away, or whom the forge was, says how they ended
 )
 
 // Forge is where it is said. *forge.Client is one.
@@ -73,8 +73,9 @@ type Deliverer struct {
 	refused  []refused
 	rollouts map[string]api.Event
 
-	active []*tracked // of Run alone, by epoch
-	unread map[uint64]*unread
+	active  []*tracked // of Run alone, by epoch; so are these
+	unread  map[uint64]*unread
+	refusal map[thing]*refusal
 }
 
 // unread is a release that could not be read.
@@ -107,7 +108,7 @@ func New(cfg Config) *Deliverer {
 	if cfg.Every <= 0 {
 		cfg.Every = defaultEvery
 	}
-	return &Deliverer{cfg: cfg, wake: make(chan struct{}, 1), heard: make(chan struct{}), rollouts: map[string]api.Event{}, unread: map[uint64]*unread{}}
+	return &Deliverer{cfg: cfg, wake: make(chan struct{}, 1), heard: make(chan struct{}), rollouts: map[string]api.Event{}, unread: map[uint64]*unread{}, refusal: map[thing]*refusal{}}
 }
 
 // Published takes up a release.
@@ -142,36 +143,56 @@ func (d *Deliverer) Run(ctx context.Context) {
 	defer events.Wait()
 	events.Go(func() { d.listen(ctx) })
 	d.begin(ctx)
-	d.adopt(ctx)
-	trouble, pause := "", firstPause
+	known := false
+	trouble, pause := map[string]bool{}, firstPause
 	for ctx.Err() == nil {
-		err := d.turn(ctx)
-		wait := lookAgain
-		switch {
-		case ctx.Err() != nil:
+		known = known || d.adopt(ctx)
+		errs := d.turn(ctx)
+		if ctx.Err() != nil {
 			return
-		case err != nil:
-			if text := err.Error(); text != trouble {
-				trouble = text
-				d.cfg.Say(text + "; what is missing is written later")
+		}
+		wait := lookAgain
+		for _, who := range slices.Sorted(maps.Keys(errs)) { // of an outage the first word is enough: the next calls fail in other words
+			if !trouble[who] {
+				trouble[who] = true
+				d.cfg.Say(errs[who].Error() + "; what is missing is written later")
 			}
 			wait = pause
-			var e *forge.Error
-			if errors.As(err, &e) && !e.Until.IsZero() {
-				wait = max(wait, time.Until(e.Until))
-			}
-			pause = min(2*pause, longestPause)
-		case trouble != "":
-			trouble, pause = "", firstPause
-			d.cfg.Say("the forge answers again")
-		default:
-			pause = firstPause
 		}
-		if !d.rest(ctx, wait, err != nil) {
+		var e *forge.Error
+		if errors.As(errs[theForge], &e) && !e.Until.IsZero() {
+			wait = max(wait, time.Until(e.Until))
+		}
+		if len(errs) == 0 {
+			pause = firstPause
+			for _, who := range slices.Sorted(maps.Keys(trouble)) {
+				d.cfg.Say(who + " answers again")
+			}
+			clear(trouble)
+		} else {
+			pause = min(2*pause, longestPause)
+		}
+		if !d.rest(ctx, wait, len(errs) > 0) {
 			return
 		}
 	}
 }
+
+// Who may be away.
+const (
+	theForge  = "GitHub"
+	collector = "the collector"
+	theStore  = "the store"
+)
+
+// away is an error of another than the forge.
+type away struct {
+	who string
+	err error
+}
+
+func (a *away) Error() string { return a.err.Error() }
+func (a *away) Unwrap() error { return a.err }
 
 // begin waits until it is known how the cohorts stand: without that a release that was rolled back would seem to be under way. The collector says it all at once.
 func (d *Deliverer) begin(ctx context.Context) {
@@ -226,11 +247,11 @@ func (d *Deliverer) listen(ctx context.Context) {
 	}
 }
 
-// adopt takes up the newest releases: who was away while they were delivered says how they ended.
-func (d *Deliverer) adopt(ctx context.Context) {
+// adopt takes up the newest releases: who was away while they were delivered says how they ended. What is published meanwhile is followed also while the collector is away.
+func (d *Deliverer) adopt(ctx context.Context) (done bool) {
 	list, err := d.cfg.Collector.Releases(ctx)
 	if err != nil {
-		return // what is published from now on is followed all the same
+		return false
 	}
 	n := 0
 	for _, r := range list { // the newest first
@@ -244,29 +265,36 @@ func (d *Deliverer) adopt(ctx context.Context) {
 		d.fresh = append(d.fresh, r.Epoch)
 		d.mu.Unlock()
 	}
+	return true
 }
 
-// turn says all that is new. What fails is tried again in the next one.
-func (d *Deliverer) turn(ctx context.Context) error {
+// turn says all that is new. What fails is tried again in the next one; of each who is away it gives the first error.
+func (d *Deliverer) turn(ctx context.Context) map[string]error {
 	d.take(ctx)
-	var errs []error
-	if err := d.sayRefused(ctx); err != nil {
-		return err
+	errs := map[string]error{}
+	if err := d.allowed(thing{0, "refused"}, func() error { return d.sayRefused(ctx) }); err != nil {
+		errs[theForge] = err
+		return errs
 	}
 	for _, t := range d.active {
 		if t.done {
 			continue
 		}
-		if err := d.deliver(ctx, t); err != nil {
-			errs = append(errs, err)
-			var e *forge.Error
-			if errors.As(err, &e) {
-				break // the others would fare no better
-			}
+		err := d.deliver(ctx, t)
+		who := theForge
+		var other *away
+		if errors.As(err, &other) {
+			who = other.who
+		}
+		if err != nil && errs[who] == nil {
+			errs[who] = err
+		}
+		if errs[theForge] != nil {
+			break // the others would fare no better
 		}
 	}
 	d.settle()
-	return errors.Join(errs...)
+	return errs
 }
 
 // take moves what was published into the list. A release is in it once. One that cannot be read holds up no other: it is tried again later, each time after a longer pause.
@@ -329,6 +357,9 @@ func (d *Deliverer) settle() {
 			d.cfg.Say(fmt.Sprintf("epoch %d is told on GitHub (%s): %s", t.Epoch, t.status.Description, d.cfg.Forge.Calls().Sub(t.before)))
 		}
 	}
+	maps.DeleteFunc(d.refusal, func(of thing, _ *refusal) bool {
+		return of.epoch > 0 && !slices.ContainsFunc(d.active, func(t *tracked) bool { return t.Epoch == of.epoch && !t.done })
+	})
 	// The newest stays: it keeps its number from being taken up again.
 	d.active = slices.DeleteFunc(d.active, func(t *tracked) bool { return t.done && t.Epoch < newest })
 }

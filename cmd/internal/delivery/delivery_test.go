@@ -35,24 +35,37 @@ type side struct {
 	unread   map[uint64]bool   // epochs that the store does not give
 	ends     bool              // the stream of events ends at once
 	streams  int
+	refuses  []string          // of the forge: see denied
+	blind    bool              // the collector lists nothing
+	failing  func(n int) error // of the forge: what its nth call gives, if not nil
+	lost     error             // of the collector: what it answers when it is asked about a release
+	others   map[uint64]string // epochs that change this cohort instead, and hold in eu what the epoch before them holds
 }
 
 func newSide() *side {
 	return &side{statuses: map[string][]forge.Status{}, waits: map[uint64]*api.Wait{}, events: make(chan api.Event, 100)}
 }
 
-func (s *side) do(f func() error) error {
+func (s *side) do(what string, f func() error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.n++
 	if s.down != nil {
 		return s.down
 	}
+	if s.failing != nil {
+		if err := s.failing(s.n); err != nil {
+			return err
+		}
+	}
+	if slices.Contains(s.refuses, what) {
+		return errDenied
+	}
 	return f()
 }
 
 func (s *side) Deploy(_ context.Context, d forge.Deployment) (*forge.Deployment, error) {
-	err := s.do(func() error {
+	err := s.do("deploy", func() error {
 		for _, have := range s.deployments {
 			if have.Commit == d.Commit && have.Environment == d.Environment {
 				d = *have
@@ -70,7 +83,7 @@ func (s *side) Progress(_ context.Context, d *forge.Deployment, st forge.Deploym
 	if d.Last == st {
 		return nil
 	}
-	return s.do(func() error {
+	return s.do("deploy", func() error {
 		d.Last = st
 		s.deployments[d.ID-1].Last = st
 		s.lines = append(s.lines, fmt.Sprintf("%s %s %s: %s", d.Commit[:2], d.Environment, st.State, st.Description))
@@ -79,7 +92,7 @@ func (s *side) Progress(_ context.Context, d *forge.Deployment, st forge.Deploym
 }
 
 func (s *side) Status(_ context.Context, commit string, st forge.Status) error {
-	return s.do(func() error {
+	return s.do("status", func() error {
 		s.statuses[commit] = append(s.statuses[commit], st)
 		s.lines = append(s.lines, fmt.Sprintf("%s %s: %s", commit[:2], st.State, st.Description))
 		return nil
@@ -87,7 +100,7 @@ func (s *side) Status(_ context.Context, commit string, st forge.Status) error {
 }
 
 func (s *side) Said(_ context.Context, commit, _ string) (st forge.Status, err error) {
-	err = s.do(func() error {
+	err = s.do("status", func() error {
 		if l := s.statuses[commit]; len(l) > 0 {
 			st = l[len(l)-1]
 		}
@@ -97,7 +110,7 @@ func (s *side) Said(_ context.Context, commit, _ string) (st forge.Status, err e
 }
 
 func (s *side) Revert(_ context.Context, r forge.Revert) (p *forge.Pull, made bool, err error) {
-	err = s.do(func() error {
+	err = s.do("revert", func() error {
 		made = !slices.ContainsFunc(s.reverts, func(h forge.Revert) bool { return h.Name == r.Name })
 		if made {
 			s.reverts = append(s.reverts, r)
@@ -136,13 +149,23 @@ func (s *side) Events(ctx context.Context, got func(api.Event)) error {
 func (s *side) Wait(_ context.Context, epoch uint64, _ api.WaitQuery) (*api.Wait, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.lost != nil {
+		return nil, s.lost
+	}
 	if w := s.waits[epoch]; w != nil {
 		return w, nil
 	}
 	return nil, api.ErrNotFound
 }
 
-func (s *side) Releases(context.Context) ([]api.Release, error) { return s.releases, nil }
+func (s *side) Releases(context.Context) ([]api.Release, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.blind {
+		return nil, errors.New("the collector is away")
+	}
+	return s.releases, nil
+}
 
 // load is the store: epoch n is commit nnnn…, of one cohort in the environment prod.
 func (s *side) load(_ context.Context, epoch uint64) (*manifest.Release, error) {
@@ -150,6 +173,12 @@ func (s *side) load(_ context.Context, epoch uint64) (*manifest.Release, error) 
 	defer s.mu.Unlock()
 	if s.unread[epoch] {
 		return nil, errors.New("there is no such release")
+	}
+	if name := s.others[epoch]; name != "" {
+		return &manifest.Release{
+			Epoch: epoch, Kind: manifest.ReleaseCommit, Commit: strings.Repeat(fmt.Sprint(epoch), 40),
+			Cohorts: map[string]manifest.ReleaseCohort{"eu": {State: manifest.StateHolds, Epoch: 5}, name: {State: manifest.StateBuilt, Epoch: epoch}},
+		}, nil
 	}
 	if held := s.holds[epoch]; held != 0 {
 		return &manifest.Release{

@@ -68,8 +68,10 @@ func (r Release) environments(per Per) map[string][]string {
 type said struct {
 	state forge.State
 	text  string
-	wave  int   // of the rollout that is furthest behind: a new one is worth telling at once
-	back  *back // a release that failed and was taken back
+	wave  int    // of the rollout that is furthest behind: a new one is worth telling at once
+	backs []back // where it failed and was taken back
+	blind bool   // of a cohort that is not green nothing was heard yet: it may have been taken back
+	later bool   // a cohort is green by a newer release that contains it, not by this one
 }
 
 // back is where a failed release was taken back from.
@@ -98,15 +100,17 @@ func (r Release) tell(names []string, w *api.Wait, rollouts map[string]api.Event
 		case failed && !g.Green:
 			out.state = forge.Failure
 			notes = append(notes, why)
-			if state != nil && out.back == nil {
-				out.back = &back{name, state.Baseline, why}
+			if state != nil {
+				out.backs = append(out.backs, back{name, state.Baseline, why})
 			}
 			continue
 		}
 		if g.Green {
 			started = true
+			out.later = out.later || event.Target != r.Epoch
 			continue
 		}
+		out.blind = out.blind || !known
 		if out.state == forge.Success {
 			out.state = forge.InProgress
 		}
@@ -153,6 +157,21 @@ func (r Release) stands(name string) uint64 {
 	return r.Epoch
 }
 
+// watchedBy reports whether a late failure would take it back yet, somewhere. A cohort whose own word is not as new as the collector's answer may be.
+func (r Release) watchedBy(w *api.Wait, rollouts map[string]api.Event) bool {
+	for name := range w.Cohorts {
+		epoch := r.stands(name)
+		if epoch == 0 {
+			continue
+		}
+		e, heard := rollouts[name]
+		if !heard || e.Target < epoch || e.Rollout != nil && e.Rollout.Target == epoch && e.Rollout.Fallback != 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // keeps says what became of the cohorts in which a release changes nothing. The release is not delivered while what they keep is not: it may have been halted, or be under
 // way. Only what is not green is worth a word.
 func (r Release) keeps(w *api.Wait, rollouts map[string]api.Event) said {
@@ -161,10 +180,15 @@ func (r Release) keeps(w *api.Wait, rollouts map[string]api.Event) said {
 	for _, name := range slices.Sorted(maps.Keys(r.Cohorts)) {
 		c := r.Cohorts[name]
 		g, known := w.Cohorts[name]
+		event, heard := rollouts[name]
+		if c.State == manifest.StateHolds && g.Green {
+			out.later = out.later || event.Target > c.Epoch
+		}
 		if c.State != manifest.StateHolds || c.Epoch == 0 || g.Green || !known && len(w.Cohorts) > 0 { // a later release took it away
 			continue
 		}
-		if failed, why := r.failed(name, rollouts[name]); failed {
+		out.blind = out.blind || !heard
+		if failed, why := r.failed(name, event); failed {
 			out.state = forge.Failure
 			notes = slices.Insert(notes, 0, fmt.Sprintf("epoch %d, which stays: %s", c.Epoch, why))
 			continue

@@ -53,8 +53,8 @@ func TestTell(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			s := r.tell(strings.Fields(tt.cohorts), &api.Wait{Cohorts: tt.w}, tt.events)
 			got := string(s.state) + ": " + s.text
-			if s.back != nil {
-				got += fmt.Sprintf(" (back to %d)", s.back.baseline)
+			for _, b := range s.backs {
+				got += fmt.Sprintf(" (back to %d)", b.baseline)
 			}
 			if got != tt.want {
 				t.Errorf("got  %s\nwant %s", got, tt.want)
@@ -121,8 +121,32 @@ func TestKeeps(t *testing.T) {
 		{map[string]verdict.Green{"eu": green, "us": green}, halted, "success: "}, // resumed to the end
 	} {
 		s := r.keeps(&api.Wait{Cohorts: tt.w}, tt.events)
-		if got := string(s.state) + ": " + s.text; got != tt.want || s.back != nil {
+		if got := string(s.state) + ": " + s.text; got != tt.want || len(s.backs) > 0 {
 			t.Errorf("got  %s\nwant %s", got, tt.want)
+		}
+	}
+}
+
+// A success is watched while its own rollout is, and while what was heard of a cohort is older than what the collector answers: the two come by different ways.
+func TestWatched(t *testing.T) {
+	r := Release{Epoch: 7, Cohorts: map[string]Cohort{"eu": {State: manifest.StateBuilt, Epoch: 7}, "us": {State: manifest.StateHolds, Epoch: 5}, "new": {State: manifest.StateHolds}}}
+	all := &api.Wait{Cohorts: map[string]verdict.Green{"eu": {Green: true}, "us": {Green: true}, "new": {}}}
+	eu := func(target, fallback uint64) api.Event {
+		return api.Event{Target: target, Rollout: &api.Rollout{Target: target, Fallback: fallback}}
+	}
+	for name, tt := range map[string]struct {
+		events map[string]api.Event
+		want   bool
+	}{
+		"nothing heard":    {nil, true},
+		"an older word":    {map[string]api.Event{"eu": eu(6, 0), "us": eu(5, 0)}, true},
+		"watched":          {map[string]api.Event{"eu": eu(7, 6), "us": eu(5, 0)}, true},
+		"what stays is":    {map[string]api.Event{"eu": eu(7, 0), "us": eu(5, 4)}, true},
+		"over":             {map[string]api.Event{"eu": eu(7, 0), "us": eu(5, 0)}, false},
+		"a newer one's is": {map[string]api.Event{"eu": eu(8, 7), "us": eu(5, 0)}, false},
+	} {
+		if got := r.watchedBy(all, tt.events); got != tt.want {
+			t.Errorf("%s: %t", name, got)
 		}
 	}
 }

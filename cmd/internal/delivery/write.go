@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/muster-config/muster/distributor/api"
+	"github.com/muster-config/muster/distributor/manifest"
 	"github.com/muster-config/muster/pipeline/forge"
 )
 
@@ -43,7 +45,7 @@ func (d *Deliverer) deliver(ctx context.Context, t *tracked) error {
 			w, err = &api.Wait{}, nil // the collector did not see it yet
 		}
 		if err != nil {
-			return fmt.Errorf("what became of epoch %d: %w", t.Epoch, err)
+			return &away{collector, fmt.Errorf("what became of epoch %d: %w", t.Epoch, err)}
 		}
 		d.mu.Lock()
 		rollouts := maps.Clone(d.rollouts)
@@ -52,25 +54,24 @@ func (d *Deliverer) deliver(ctx context.Context, t *tracked) error {
 			of[env] = t.tell(names, w, rollouts)
 		}
 		kept = t.keeps(w, rollouts)
-		t.watched = false
-		for name := range t.Cohorts {
-			r := rollouts[name].Rollout
-			t.watched = t.watched || r != nil && r.Target == t.stands(name) && r.Fallback != 0
-		}
+		t.watched = t.watchedBy(w, rollouts)
 	}
 	var failed error
 	if d.cfg.Per != PerNone {
 		for _, env := range slices.Sorted(maps.Keys(of)) {
-			if err := d.sayDeployment(ctx, t, env, of[env]); err != nil {
-				failed = err
+			if failed = d.allowed(thing{t.Epoch, "deployment to " + env}, func() error { return d.sayDeployment(ctx, t, env, of[env]) }); failed != nil {
 				break
 			}
 		}
 	}
-	if err := d.sayStatus(ctx, t, t.whole(of, kept)); err != nil {
-		return errors.Join(failed, err)
+	heard := kept
+	for _, s := range of {
+		heard.blind, heard.later = heard.blind || s.blind, heard.later || s.later
 	}
-	return errors.Join(failed, d.revert(ctx, t, of))
+	if err := d.allowed(thing{t.Epoch, "status"}, func() error { return d.sayStatus(ctx, t, t.whole(of, kept), heard) }); err != nil {
+		return cmp.Or(failed, err)
+	}
+	return cmp.Or(failed, d.allowed(thing{t.Epoch, "revert"}, func() error { return d.revert(ctx, t, of) }))
 }
 
 func (d *Deliverer) sayDeployment(ctx context.Context, t *tracked, env string, s said) error {
@@ -82,13 +83,9 @@ func (d *Deliverer) sayDeployment(ctx context.Context, t *tracked, env string, s
 			return err
 		}
 		t.deployments[env] = dep
-		// A success that was ended by a newer one stands.
-		if dep.Last.State == forge.Inactive {
-			t.told[env] = s
-		}
 	}
-	if dep.Last.State == forge.Inactive || dep.Last.State == forge.Failure && s.state != forge.Success && d.newer(t) {
-		return nil // over: what the cohorts do now is a newer one's
+	if d.stands(t, dep.Last.State, s) {
+		return nil
 	}
 	last, told := t.told[env]
 	// Counts change all the time; a state and a wave are told at once.
@@ -102,13 +99,27 @@ func (d *Deliverer) sayDeployment(ctx context.Context, t *tracked, env string, s
 	return nil
 }
 
+// stands reports whether what was said last of a deployment, by whomever, is not to be followed by s.
+func (d *Deliverer) stands(t *tracked, last forge.State, s said) bool {
+	switch {
+	case last == forge.Inactive:
+		return true // a success that was ended by a newer one
+	case last == forge.Success:
+		return s.state != forge.Failure // hosts come, fall silent and join all the time: that is the collector's to say
+	case last == forge.Failure && d.newer(t):
+		return s.state != forge.Success || s.later // what the cohorts do now is a newer one's, its revert's say
+	}
+	return last != "" && s.blind && s.state != forge.Failure // see begin
+}
+
 // newer reports whether a release came after t.
 func (d *Deliverer) newer(t *tracked) bool { return d.active[len(d.active)-1].Epoch > t.Epoch }
 
 // production reports whether an environment's older deployments are to be left active beside a newer one, as GitHub does for what it calls production.
 func production(env string) bool { return env == "prod" || env == "production" }
 
-func (d *Deliverer) sayStatus(ctx context.Context, t *tracked, s forge.Status) error {
+// sayStatus says it of the commit, by the rules of stands.
+func (d *Deliverer) sayStatus(ctx context.Context, t *tracked, s forge.Status, heard said) error {
 	s.URL = d.cfg.URL
 	if t.status == nil {
 		had, err := d.cfg.Forge.Said(ctx, t.Commit, Context)
@@ -117,7 +128,12 @@ func (d *Deliverer) sayStatus(ctx context.Context, t *tracked, s forge.Status) e
 		}
 		t.status = &had
 	}
-	if t.status.State == s.State || t.status.State == forge.Bad && s.State == forge.Pending && d.newer(t) {
+	switch last := t.status.State; {
+	case last == s.State, last == forge.Good && s.State == forge.Pending:
+		return nil
+	case last == forge.Bad && d.newer(t) && (s.State != forge.Good || heard.later):
+		return nil
+	case last != "" && heard.blind && s.State == forge.Pending:
 		return nil
 	}
 	if err := d.cfg.Forge.Status(ctx, t.Commit, s); err != nil {
@@ -132,29 +148,59 @@ func (d *Deliverer) revert(ctx context.Context, t *tracked, of map[string]said) 
 	if !d.cfg.Revert || t.reverted {
 		return nil
 	}
-	for _, env := range slices.Sorted(maps.Keys(of)) {
-		b := of[env].back
-		if b == nil || b.baseline == 0 || b.baseline >= t.Epoch {
-			continue
-		}
-		good, err := d.cfg.Load(ctx, b.baseline)
-		if err != nil {
-			return fmt.Errorf("what stood before epoch %d: %w", t.Epoch, err)
-		}
-		p, made, err := d.cfg.Forge.Revert(ctx, revertOf(t.Release, d.cfg.Branch, good.Commit, b))
-		if errors.Is(err, forge.ErrConflict) {
-			t.reverted = true
-			d.cfg.Say(fmt.Sprintf("epoch %d is not reverted by a pull request: %v", t.Epoch, err))
-			return nil
-		}
-		if err != nil {
-			return err
-		}
+	good, b, err := d.before(ctx, t, of)
+	if err != nil || good == nil {
+		return err
+	}
+	p, made, err := d.cfg.Forge.Revert(ctx, revertOf(t.Release, d.cfg.Branch, good, b))
+	if errors.Is(err, forge.ErrConflict) {
 		t.reverted = true
-		if made {
-			d.cfg.Say(fmt.Sprintf("pull request %d reverts epoch %d: %s", p.Number, t.Epoch, p.URL))
-		}
+		d.cfg.Say(fmt.Sprintf("epoch %d is not reverted by a pull request: %v", t.Epoch, err))
 		return nil
 	}
+	if err != nil {
+		return err
+	}
+	t.reverted = true
+	if made {
+		d.cfg.Say(fmt.Sprintf("pull request %d reverts epoch %d: %s", p.Number, t.Epoch, p.URL))
+	}
 	return nil
+}
+
+// maxBefore bounds how many releases are read to find the one that a revert goes back to.
+const maxBefore = 50
+
+// before is the release that a revert goes back to, and the cohort that it goes back for; nil if nothing failed. A cohort goes back to its baseline, which may be old: what came
+// since without changing that cohort is other people's, and stays. Where several cohorts failed it is the one that is good for all of them.
+func (d *Deliverer) before(ctx context.Context, t *tracked, of map[string]said) (good *manifest.Release, cohort back, err error) {
+	for _, env := range slices.Sorted(maps.Keys(of)) {
+		for _, b := range of[env].backs {
+			if b.baseline == 0 || b.baseline >= t.Epoch {
+				continue
+			}
+			rel, err := d.same(ctx, t.Epoch, b)
+			if err != nil {
+				return nil, back{}, &away{theStore, fmt.Errorf("what stood before epoch %d: %w", t.Epoch, err)}
+			}
+			if good == nil || rel.Epoch < good.Epoch {
+				good, cohort = rel, b
+			}
+		}
+	}
+	return good, cohort, nil
+}
+
+// same is the newest release before an epoch that gives a cohort just what its baseline does.
+func (d *Deliverer) same(ctx context.Context, epoch uint64, b back) (*manifest.Release, error) {
+	for e := epoch - 1; e > b.baseline && epoch-e <= maxBefore; e-- {
+		rel, err := d.cfg.Load(ctx, e)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if err == nil && rel.Kind != manifest.ReleaseOverride && rel.Cohorts[b.cohort].Epoch == b.baseline { // a number that holds no release is passed over
+			return rel, nil
+		}
+	}
+	return d.cfg.Load(ctx, b.baseline)
 }

@@ -39,6 +39,7 @@ func (w *world) prometheus(target string) string {
 		cmd := exec.Command(path, "--config.file", config, "--storage.tsdb.path", filepath.Join(dir, "data"), "--web.listen-address", addr, "--storage.tsdb.retention.time", "1h", "--log.level", "warn")
 		said := &logs{}
 		cmd.Stdout, cmd.Stderr = said, said
+		withUs(cmd)
 		w.check(cmd.Start())
 		ended := make(chan struct{})
 		go func() { defer close(ended); _ = cmd.Wait() }()

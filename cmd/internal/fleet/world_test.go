@@ -228,6 +228,7 @@ func (w *world) start(name string, args ...string) string {
 	cmd.Stderr = &said
 	out, err := cmd.StdoutPipe()
 	w.check(err)
+	withUs(cmd)
 	w.check(cmd.Start())
 	w.t.Cleanup(func() {
 		_ = cmd.Process.Signal(os.Interrupt)

@@ -118,7 +118,7 @@ var (
 		"advancing > halted", "baking > halted", "halted > done", "halted > rolling back", "halted > advancing",
 		"advancing > paused", "baking > paused", "awaiting approval > paused", "done > paused", "paused > advancing", "paused > baking", "paused > awaiting approval", "paused > done",
 	}
-	actions  = []string{"pause", "resume", "approve", "abort", "supersede", "refresh", "freeze", "unfreeze", "pause again", "resume again", "abort again", "supersede again", "unfreeze again"}
+	actions  = []string{"pause", "resume", "approve", "abort", "supersede", "refresh", "freeze", "unfreeze", "hold", "unhold", "rollback", "pause again", "resume again", "abort again", "supersede again", "unfreeze again"}
 	outcomes = []string{"pass", "fail", "inconclusive"}
 	harms    = []string{traitRefused, traitReload, traitIll, traitDeaf, traitMute, traitErrors, traitLate}
 )
@@ -126,7 +126,7 @@ var (
 // expected is what a long run must have seen.
 func expected() []string {
 	list := []string{"green"}
-	for word, of := range map[string][]string{"fault": faults, "phase": phases, "transition": transitions, "action": actions, "gate": outcomes, "bad": harms} {
+	for word, of := range map[string][]string{"fault": slices.Concat(faults, operatorFaults), "phase": phases, "transition": transitions, "action": actions, "gate": outcomes, "bad": harms} {
 		for _, x := range of {
 			list = append(list, word+" "+x)
 		}

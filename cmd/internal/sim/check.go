@@ -41,12 +41,15 @@ func (w *World) wrote(who, cohort string, data []byte) {
 	if f.begun.IsZero() {
 		f.begun = now
 	}
+	if f.first == nil && len(view.Statements) > 0 {
+		f.first = &view.Statements[0]
+	}
 	f.orders++
 	f.recent, f.recentAt = append(f.recent, view), append(f.recentAt, now)
 	for len(f.recentAt) > 1 && now.Sub(f.recentAt[1]) > time.Minute {
 		f.recent, f.recentAt = f.recent[1:], f.recentAt[1:]
 	}
-	c := &check{w: w, f: f, who: who, prev: prev, view: view, now: now}
+	c := &check{w: w, f: f, who: who, prev: prev, view: view, now: now, barePrev: bare(prev), bareView: bare(view)}
 	c.all()
 	f.wrote = now
 	w.mu.Unlock()
@@ -94,6 +97,12 @@ func outline(v *manifest.View) string {
 			fmt.Fprintf(&b, " [%d]", a.Epoch)
 		}
 	}
+	for _, o := range v.Overrides {
+		fmt.Fprintf(&b, " {%s%s %v}", o.ID, map[bool]string{true: " ended"}[o.Ended != nil], o.Hosts)
+	}
+	for _, e := range r.Endings {
+		fmt.Fprintf(&b, " (%s ends <%.4s)", e.Override, e.Below)
+	}
 	fmt.Fprintf(&b, "; %s", r.Why)
 	return b.String()
 }
@@ -105,6 +114,8 @@ type check struct {
 	who        string
 	prev, view *manifest.View
 	now        time.Time
+
+	barePrev, bareView *manifest.View // without overrides
 
 	forward []*host // sent to the target by this head
 	back    []*host // sent away from a target
@@ -130,6 +141,7 @@ func (c *check) did(kinds ...string) bool {
 
 func (c *check) all() {
 	c.contents()
+	c.overrides()
 	if c.prev == nil {
 		for _, h := range c.f.hosts {
 			h.assigned, h.since = c.content(c.view, h), c.now
@@ -148,14 +160,22 @@ func (c *check) all() {
 	c.remember()
 }
 
+// resolve says where the rollout leads a host: overrides are looked at apart.
 func (c *check) resolve(v *manifest.View, h *host) (manifest.Resolution, bool) {
+	switch v {
+	case c.view:
+		v = c.bareView
+	case c.prev:
+		v = c.barePrev
+	}
 	r, err := manifest.Resolve(v, manifest.Host{Name: h.name, Labels: h.labels}, c.now)
 	return r, err == nil
 }
 
+// content is what a host is to run.
 func (c *check) content(v *manifest.View, h *host) string {
-	r, ok := c.resolve(v, h)
-	if !ok {
+	r, err := manifest.Resolve(v, manifest.Host{Name: h.name, Labels: h.labels}, c.now)
+	if err != nil {
 		return ""
 	}
 	return r.Content
@@ -164,7 +184,7 @@ func (c *check) content(v *manifest.View, h *host) string {
 // order: (era, serial) rises, and so do targets.
 func (c *check) order() {
 	a, b := c.prev.Mark(), c.view.Mark()
-	if b.Compare(a) <= 0 || c.view.Manifest.Serial <= c.prev.Manifest.Serial {
+	if b.Compare(a) <= 0 || c.view.Manifest.Serial < c.prev.Manifest.Serial {
 		c.broken("orders rise", "%s after %s", b, a)
 	}
 	if p, r := c.prev.Manifest.Rollout.Target, c.view.Manifest.Rollout.Target; r < p && r != c.view.Manifest.Rollout.Baseline {

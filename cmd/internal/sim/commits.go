@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"time"
 
@@ -48,6 +49,9 @@ func (w *World) trait(content string) trait {
 
 // textOf finds a text by the digest of the service that has it. Under w.mu.
 func (w *World) textOf(digest string) string {
+	if text, ok := w.ops.texts[digest]; ok {
+		return text
+	}
 	for _, c := range w.commits {
 		for _, s := range services {
 			if digestOf(s, c.texts[s]) == digest {
@@ -107,10 +111,12 @@ func (w *World) change(kind string, texts map[string]string, edit func(*manifest
 // publish takes a commit to the store, until that is done.
 func (w *World) publish(c commit) bool {
 	w.mu.Lock()
-	w.commits = append(w.commits, c) // before it is known to be there: controllers may be faster than the answer
+	if c.n > len(w.commits) {
+		w.commits = append(w.commits, c) // before it is known to be there: controllers may be faster than the answer
+	}
 	var parents []string
-	if n := len(w.commits); n > 1 {
-		parents = []string{w.commits[n-2].id}
+	if c.n > 1 {
+		parents = []string{w.commits[c.n-2].id}
 	}
 	w.mu.Unlock()
 	who := manifest.Person{Name: "ana", Email: "ana@example.com", At: time.Now().UTC().Truncate(time.Second)}
@@ -120,12 +126,18 @@ func (w *World) publish(c commit) bool {
 		res, err := w.publisher.Publish(w.ctx, of, contains, w.builder(of, c), distributor.PublishOptions{Settings: sumOf("settings")})
 		if err == nil {
 			w.mu.Lock()
-			w.commits[len(w.commits)-1].epoch, w.commits[len(w.commits)-1].at = res.Epoch, time.Now()
+			w.commits[c.n-1].epoch, w.commits[c.n-1].at = res.Epoch, time.Now()
+			for name, part := range res.Cohorts {
+				w.ops.stands[name] = part.Epoch
+			}
 			w.mu.Unlock()
 			w.note("ci", "publish", "epoch %d: %s, changed %v", res.Epoch, c.kind, res.Changed)
 			return true
 		}
 		w.note("ci", "publish", "%v", err)
+		if errors.Is(err, distributor.ErrRefused) {
+			return true // no cohort can be built: there is no release of it
+		}
 		if !w.pause(10 * time.Second) {
 			return false
 		}
@@ -145,34 +157,35 @@ func (w *World) builder(of distributor.Commit, c commit) distributor.BuildFunc {
 	}
 	content0 := bundle.ContentDigest(files)
 	return func(ctx context.Context, in distributor.BuildInput) (*distributor.Build, error) {
+		w.builds(in.Epoch, &c)
 		b := &distributor.Build{Commit: of, Evaluator: "sim", Settings: sumOf("settings"), Policy: c.policy, Source: files, Cohorts: map[string]distributor.CohortBuild{}}
 		for _, f := range w.cohorts {
 			stands, err := in.Stands(ctx, f.name)
 			if err != nil {
 				return nil, err
 			}
-			if stands != nil && stands.Content0 == content0 {
+			same := stands != nil && stands.Content0 == content0
+			under, blocked, err := w.underOverrides(ctx, in, f.name, &c, same)
+			switch {
+			case err != nil:
+				return nil, err
+			case blocked != "":
+				w.blocks(&c, f.name, blocked)
+				b.Cohorts[f.name] = distributor.CohortBuild{Blocked: blocked}
+				continue
+			case same:
 				b.Cohorts[f.name] = distributor.CohortBuild{Same: true}
 				continue
 			}
-			index := bundle.Index{V: 1, Repo: repo, Cohort: f.name, Epoch: in.Epoch, Commit: c.id, Services: map[string]bundle.Service{}}
 			var old *bundle.Index
 			if stands != nil {
 				if old, err = in.Index(ctx, f.name, ""); err != nil {
 					return nil, err
 				}
 			}
-			evidence := map[string]manifest.Grade{}
-			for _, s := range services {
-				d := digestOf(s, c.texts[s])
-				svc := bundle.Service{Epoch: in.Epoch, Digest: d, Digest0: d, Files: 1}
-				if old != nil && old.Services[s].Digest0 == d {
-					svc.Epoch = old.Services[s].Epoch
-				}
-				index.Services[s] = svc
-				evidence[s] = manifest.GradeProcess
-			}
-			b.Cohorts[f.name] = distributor.CohortBuild{Index: index, Files: files, Evidence: evidence, Content0: content0, Inputs: sumOf(c.id)}
+			plain := built(f.name, "", in.Epoch, c.id, c.texts, old)
+			plain.Overridden = under
+			b.Cohorts[f.name] = plain
 		}
 		return b, nil
 	}

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -282,9 +281,15 @@ func (w *World) perform(hand *actor, cohort string, a rollout.Action) (*rollout.
 		}
 	}
 	in := rollout.Input{Store: newest.Release.Store, Repo: repo, Cohort: cohort, Era: keys.Era, Release: newest.Release, Statement: *statement, By: a.By}
+	if err := w.lookBack(c, cohort, &in, &a); err != nil {
+		return nil, err
+	}
 	// The order may be in place though the answer got lost: what a person tried counts as done.
 	w.mu.Lock()
 	w.acts[cohort+"/"+string(a.Kind)] = acted{time.Now(), a.By}
+	if a.Now {
+		w.acts[cohort+"/now"] = acted{time.Now(), a.By}
+	}
 	w.mu.Unlock()
 	done, err := rollout.Perform(w.ctx, w.link(hand), newest.Trust, signing.Rollout, in, a, time.Now())
 	w.mu.Lock()
@@ -294,42 +299,6 @@ func (w *World) perform(hand *actor, cohort string, a rollout.Action) (*rollout.
 		c.Wrote(cohort)
 	}
 	return done, err
-}
-
-// hold keeps a host of a cohort where it is for a while, as an operator may: an assignment by name in front of all.
-func (w *World) hold(f *fleet, h *host, by string, d time.Duration) {
-	hand := &actor{w: w, name: by}
-	c, err := w.collector()
-	if err != nil {
-		return
-	}
-	newest, err := c.Newest(w.ctx)
-	if err != nil {
-		return
-	}
-	until := time.Now().Add(d).UTC().Truncate(time.Second)
-	now := time.Now()
-	_, err = rollout.Apply(w.ctx, w.link(hand), newest.Trust, signing.Rollout, f.name, now, func(prev *manifest.View) (manifest.Manifest, bool, error) {
-		if prev == nil {
-			return manifest.Manifest{}, false, errors.New("nothing to hold")
-		}
-		r, err := manifest.Resolve(prev, manifest.Host{Name: h.name, Labels: h.labels}, now)
-		if err != nil {
-			return manifest.Manifest{}, false, err
-		}
-		m := prev.Manifest
-		m.Serial++
-		m.Issued = now.UTC().Truncate(time.Second)
-		m.FreshUntil = m.Issued.Add(manifest.MaxFreshFor)
-		m.Assign = append([]manifest.Assignment{{Hosts: []string{h.name}, Epoch: r.Epoch(), Why: "hold by " + by, Until: &until}}, m.Assign...)
-		m.Rollout.Holds = append(append([]manifest.Stop{}, m.Rollout.Holds...), manifest.Stop{By: by, Why: "looking at it", Since: m.Issued, Until: &until, Hosts: []string{h.name}})
-		return m, true, nil
-	})
-	if err == nil {
-		w.census.fault(faultHold)
-		w.note(by, "hold", "%s until %s", h.name, until.Sub(w.start))
-		c.Wrote(f.name)
-	}
 }
 
 // Released implements rollout.Policies.

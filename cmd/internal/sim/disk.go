@@ -25,6 +25,7 @@ type disk struct {
 	releases map[string]*installed // by directory
 	current  *installed
 	boots    int
+	edited   edited
 }
 
 // epoch is what is current; 0 for nothing.
@@ -113,6 +114,9 @@ func (i *installer) Stage(ctx context.Context, r manifest.Resolution, open func(
 		return nil, err
 	}
 	in := h.disk.releases[dir]
+	if in == h.disk.current && len(h.disk.edited.paths) > 0 {
+		in = nil // its files are not as they were
+	}
 	h.mu.Unlock()
 	reused := in != nil
 	if !reused {
@@ -155,9 +159,13 @@ func (i *installer) Stage(ctx context.Context, r manifest.Resolution, open func(
 		return nil, err
 	}
 	defer h.mu.Unlock()
+	if old := h.disk.releases[dir]; old != nil && old == h.disk.current {
+		in = old // the same once more
+	}
 	h.disk.releases[dir] = in
 	s := &agent.Staged{Installed: in.Installed, Reused: reused}
 	s.Files = differ(h.disk.current, in)
+	h.disk.touched(s.Files, in)
 	s.Changed = slices.Sorted(maps.Keys(s.Files))
 	return s, nil
 }
@@ -225,7 +233,12 @@ func (i *installer) point(dir string, back bool) error {
 	before := h.disk.current
 	h.disk.current, h.landed = next, time.Now()
 	why := h.swapped(before, next, back)
+	h.disk.repaired(h.w, before == next)
+	behind := -min(h.clock.off, h.clock.was, 0)
 	h.mu.Unlock()
+	if why == "" && !back {
+		why = h.swapsUnder(before, next, behind)
+	}
 	word := "swap"
 	if back {
 		word = "swap back"
@@ -245,6 +258,9 @@ func (i *installer) Verify(context.Context) (string, []string, error) {
 	defer i.h.mu.Unlock()
 	if i.h.disk.current == nil {
 		return "", nil, nil
+	}
+	if paths := i.h.disk.edited.paths; len(paths) > 0 {
+		return sumOf("edited"), slices.Clone(paths), nil
 	}
 	return i.h.disk.current.Content, nil, nil
 }

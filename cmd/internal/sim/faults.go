@@ -102,7 +102,7 @@ func (w *World) faults(d *draw, end time.Time) {
 			if d.percent(50) {
 				w.blackout(d)
 			} else {
-				w.hold(h.fleet, h, "ana", d.between(time.Minute, 20*time.Minute))
+				w.strike(d, h.fleet)
 			}
 		}
 	}

@@ -22,12 +22,13 @@ type fleet struct {
 	wrote  time.Time
 	orders int
 
-	begun    time.Time              // when the first head was written
-	waves    map[waveKey]*waveTimes // of each wave of each rollout
-	fallen   map[uint64]time.Time   // releases that failed or were aborted here, and that nobody resumed
-	stopped  time.Time              // when a pause, freeze or failure last stood
-	recent   []*manifest.View       // heads of the last while, oldest first
-	recentAt []time.Time            // when each was written
+	first    *manifest.VerifiedStatement // of its first head
+	begun    time.Time                   // when the first head was written
+	waves    map[waveKey]*waveTimes      // of each wave of each rollout
+	fallen   map[uint64]time.Time        // releases that failed or were aborted here, and that nobody resumed
+	stopped  time.Time                   // when a pause, freeze or failure last stood
+	recent   []*manifest.View            // heads of the last while, oldest first
+	recentAt []time.Time                 // when each was written
 }
 
 type waveKey struct {

@@ -2,8 +2,6 @@ package sim
 
 import (
 	"context"
-	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -25,8 +23,8 @@ type askKey struct {
 	gate   string
 }
 
-// heard is what a gate said to any controller.
-type heard struct {
+// said is what a gate said to any controller.
+type said struct {
 	passed time.Time // last
 	failed time.Time // first
 }
@@ -34,98 +32,72 @@ type heard struct {
 func (a *asker) Changed() <-chan struct{} { return nil } // looked at anew with everything else
 
 func (a *asker) Judge(_ context.Context, q gate.Question) []manifest.GateVerdict {
-	var list []manifest.GateVerdict
-	w := a.w
-	now := time.Now()
-	for _, name := range slices.Sorted(maps.Keys(q.Gates)) {
-		g := q.Gates[name]
-		v := manifest.GateVerdict{Gate: name, Wave: q.Wave, From: q.From.UTC(), To: q.Now.UTC()}
-		if q.Wave == 0 {
-			v.Outcome, v.Why = manifest.OutcomeInconclusive, "nothing was asked yet"
-			list = append(list, v)
-			continue
+	w, now := a.w, time.Now()
+	heard := map[string]gate.Heard{}
+	for name, g := range q.Gates {
+		if g.Reported == "" && q.Wave != 0 {
+			heard[name] = gate.Heard{Looks: w.looks(g, q, a.a.skew)}
 		}
-		if g.Reported != "" {
-			judgeReported(&v, g, q)
-		} else {
-			w.judgeTraffic(&v, g, q, a.a.skew)
+	}
+	list := gate.Judge(q, heard)
+	empty := false
+	for _, v := range list {
+		if q.Wave == 0 {
+			continue // only whether they are broken
 		}
 		w.census.gate(string(v.Outcome))
 		w.mu.Lock()
-		k := askKey{q.Cohort, q.Epoch, q.Wave, name}
+		k := askKey{q.Cohort, q.Epoch, q.Wave, v.Gate}
 		h := w.asked[k]
 		if h == nil {
-			h = &heard{}
+			h = &said{}
 			w.asked[k] = h
 		}
 		switch v.Outcome {
 		case manifest.OutcomePass:
 			h.passed = now
+			empty = empty || q.Gates[v.Gate].Reported == "" && !slices.ContainsFunc(heard[v.Gate].Looks, func(l gate.Look) bool { return l.Canary != nil })
 		case manifest.OutcomeFail:
-			if h.failed.IsZero() {
+			// One that was resumed fails anew.
+			if h.failed.IsZero() || h.failed.Before(q.From.Add(-clocks)) {
 				h.failed = now
 			}
 		}
 		w.mu.Unlock()
-		list = append(list, v)
+	}
+	if empty {
+		w.breach("no gate passes on no data", "cohort %s, release %d, wave %d: %+v", q.Cohort, q.Epoch, q.Wave, list)
 	}
 	return list
 }
 
-// judgeReported is a built-in gate: the share of canary hosts that refused.
-func judgeReported(v *manifest.GateVerdict, g manifest.Gate, q gate.Question) {
-	bad, all := 0, 0
-	for _, h := range q.Canary {
-		if h.At.Before(q.From) {
-			continue
-		}
-		all++
-		if h.Refused {
-			bad++
-		}
-	}
-	switch {
-	case all == 0:
-		v.Outcome, v.Why = manifest.OutcomeInconclusive, "no host has reported since"
-	case float64(bad)/float64(all) > *g.Max:
-		v.Outcome, v.Why = manifest.OutcomeFail, fmt.Sprintf("%d of %d refused", bad, all)
-	case q.Now.Sub(q.From) < q.Bake:
-		v.Outcome, v.Why = manifest.OutcomeInconclusive, "the bake is not over"
-	default:
-		v.Outcome, v.Why = manifest.OutcomePass, fmt.Sprintf("0 of %d refused", all)
-	}
-}
-
-// judgeTraffic looks at the share of canary hosts whose users see errors, every so often.
-func (w *World) judgeTraffic(v *manifest.GateVerdict, g manifest.Gate, q gate.Question, skew time.Duration) {
+// looks are what a gate that asks Prometheus finds: the share of canary hosts whose users see errors, every so often. Nothing comes of a look while metrics are not to be had.
+func (w *World) looks(g manifest.Gate, q gate.Question, skew time.Duration) (list []gate.Look) {
 	every, err := time.ParseDuration(g.Every)
 	if err != nil {
-		v.Outcome, v.Why = manifest.OutcomeBroken, err.Error()
-		return
+		return nil // Judge says so
 	}
 	w.mu.Lock()
 	blackouts := w.blackouts
 	w.mu.Unlock()
 	var canary []*host
-	for _, f := range w.cohorts {
-		if f.name != q.Cohort {
-			continue
-		}
+	if f := w.fleet(q.Cohort); f != nil {
 		for _, h := range f.hosts {
 			if slices.ContainsFunc(q.Canary, func(c gate.Host) bool { return c.Name == h.name }) {
 				canary = append(canary, h)
 			}
 		}
 	}
-	good, fails, run := 0, 0, 0
-	// Samples lie on a grid, as those of a scrape.
-	for t := q.From.Truncate(every).Add(every); !t.After(q.Now); t = t.Add(every) {
+	ahead := min(every/3, 5*time.Second) // as a Keeper does: the last look of a bake is heard when it ends
+	for t := q.From.Add(every - ahead); !t.After(q.Now); t = t.Add(every) {
 		at := t.Add(-skew) // by the controller's clock; what happened is by the true one
-		if slices.ContainsFunc(blackouts, func(s span) bool { return s.has(at) }) {
-			continue
-		}
+		look := gate.Look{GateSample: manifest.GateSample{At: t.UTC()}}
 		bad, all := 0, 0
+		dark := slices.ContainsFunc(blackouts, func(s span) bool { return s.has(at) })
 		for _, h := range canary {
+			if dark {
+				break
+			}
 			h.mu.Lock()
 			b, any := h.errorsAt(at)
 			// As the series of hosts are joined with what each says it runs: one that was told and does not run it yet is none of them.
@@ -140,31 +112,16 @@ func (w *World) judgeTraffic(v *manifest.GateVerdict, g manifest.Gate, q gate.Qu
 				bad++
 			}
 		}
-		s := manifest.GateSample{At: t.UTC()}
-		if all == 0 {
-			continue
+		switch {
+		case dark:
+			look.Trouble, look.Down = "prometheus does not answer", true
+		case all == 0:
+			look.Trouble = "no series"
+		default:
+			share := float64(bad) / float64(all)
+			look.Canary = &share
 		}
-		share := float64(bad) / float64(all)
-		s.Canary = &share
-		if share > *g.Max {
-			run++
-			if run >= g.Fails {
-				fails++
-			}
-		} else {
-			run = 0
-			good++
-		}
-		if len(v.Samples) < 3 {
-			v.Samples = append(v.Samples, s)
-		}
+		list = append(list, look)
 	}
-	switch {
-	case fails > 0:
-		v.Outcome, v.Why = manifest.OutcomeFail, "users see errors"
-	case good > 0 && time.Duration(good+1)*every >= q.Bake && q.Now.Sub(q.From) >= q.Bake:
-		v.Outcome, v.Why = manifest.OutcomePass, fmt.Sprintf("%d good samples", good)
-	default:
-		v.Outcome, v.Why = manifest.OutcomeInconclusive, fmt.Sprintf("%d samples", good)
-	}
+	return list
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
 	"strconv"
@@ -24,7 +25,7 @@ type host struct {
 	fleet  *fleet
 	name   string
 	labels map[string]string
-	skew   time.Duration
+	clock  clock // under mu
 
 	mu       sync.Mutex
 	life     *life // the agent that runs; nil: none
@@ -43,6 +44,7 @@ type host struct {
 	assigned string               // content that the head in the store assigns; see orders
 	since    time.Time            // since when
 	failed   map[string]bool      // contents that this host cannot run
+	pocket   pocket
 }
 
 // seen is a head as it reached a host.
@@ -54,9 +56,11 @@ type seen struct {
 
 // assigns says whether a head assigns a content to a host, or did a moment ago: holds and overrides end.
 func (s seen) assigns(h *host, content string, now time.Time, grace time.Duration) bool {
-	for _, t := range []time.Time{now, now.Add(-grace)} {
-		if r, err := manifest.Resolve(s.view, manifest.Host{Name: h.name, Labels: h.labels}, t.Add(h.skew)); err == nil && r.Content == content {
-			return true
+	for _, v := range []*manifest.View{s.view, h.with(s.view), h.unspent(s.view, now)} {
+		for _, t := range h.readings(now, grace) {
+			if r, err := manifest.Resolve(v, manifest.Host{Name: h.name, Labels: h.labels}, t); err == nil && r.Content == content {
+				return true
+			}
 		}
 	}
 	return false
@@ -72,6 +76,7 @@ type badness struct {
 type life struct {
 	*actor        // its way to the store
 	over   *actor // and to the collector
+	status func() string
 	cancel context.CancelFunc
 	done   chan struct{}
 }
@@ -83,11 +88,13 @@ func newHost(w *World, f *fleet, name string, k int) *host {
 	}
 	// Most clocks are right, some are off by minutes.
 	if n := w.fixed("skew", name); n%8 == 0 {
-		h.skew = time.Duration(n>>8%uint64(20*time.Minute)) - 10*time.Minute
+		h.clock.first = time.Duration(n>>8%uint64(20*time.Minute)) - 10*time.Minute
+		h.clock.off = h.clock.first
 	}
 	for _, s := range services {
 		h.procs[s] = &process{}
 	}
+	h.clock.up = w.start
 	h.disk = disk{memory: map[string][]byte{}, releases: map[string]*installed{}}
 	return h
 }
@@ -104,14 +111,15 @@ func (h *host) boot() {
 	}
 	h.starts++
 	h.booted = time.Now()
+	off := h.clock.off
 	ctx, cancel := context.WithCancel(w.ctx)
 	l := &life{
-		actor: &actor{w: w, name: h.name, skew: h.skew}, over: &actor{w: w, name: h.name + "+", skew: h.skew}, cancel: cancel, done: make(chan struct{}),
+		actor: &actor{w: w, name: h.name}, over: &actor{w: w, name: h.name + "+"}, cancel: cancel, done: make(chan struct{}),
 	}
 	h.life = l
 	starts := h.starts
 	h.mu.Unlock()
-	if h.skew != 0 {
+	if off != 0 {
 		w.census.fault(faultSkew)
 	}
 	svc := map[string]agent.ServiceConfig{}
@@ -126,9 +134,12 @@ func (h *host) boot() {
 			Host: h.name, Repo: repo, Cohort: h.fleet.name, Labels: maps.Clone(h.labels), Sources: []string{"mem:"}, Root: "/sim", Poll: hostPoll, Services: svc,
 		},
 		Keyring: w.keyring, Carriers: []agent.Carrier{by, byStore{agent.StoreCarrier{Store: w.link(l.actor)}, h, l.actor}},
-		Installer: &installer{h, l}, Memory: &memory{h, l}, Prober: &prober{h, l}, Reporter: by, Now: l.now, Version: "sim",
+		Installer: &installer{h, l}, Memory: &memory{h, l}, Prober: &prober{h, l}, Reporter: by, Now: h.now, Version: "sim",
 	})
 	w.must(err)
+	h.mu.Lock()
+	l.status = func() string { return fmt.Sprintf("%+v", a.Status()) }
+	h.mu.Unlock()
 	w.note(h.name, "boot", "%d", starts)
 	w.wg.Add(1)
 	go func() {
@@ -171,8 +182,10 @@ func (h *host) down() {
 func (h *host) up() {
 	h.mu.Lock()
 	h.disk.boots++
+	h.clock.up = time.Now()
 	if n := len(h.downs); n > 0 && h.downs[n-1].has(time.Now()) {
 		h.downs[n-1].to = time.Now()
+		h.wasOff(time.Since(h.downs[n-1].from))
 	}
 	for _, s := range services {
 		h.load(s)
@@ -196,6 +209,7 @@ func (h *host) delivered(data []byte) {
 	now := time.Now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.learn(v, now)
 	if n := len(h.views); n > 0 && h.views[n-1].mark == v.Mark() {
 		return
 	}
@@ -433,5 +447,5 @@ func (p *prober) Unit(context.Context, string) (probe.Unit, error) { return prob
 func (p *prober) Now() probe.Moment {
 	p.h.mu.Lock()
 	defer p.h.mu.Unlock()
-	return probe.Moment{Wall: time.Now().UTC(), Boot: "start-" + strconv.Itoa(p.h.disk.boots), Up: time.Since(p.h.w.start).Microseconds() + 1, Mono: time.Since(p.h.w.start).Microseconds() + 1}
+	return probe.Moment{Wall: time.Now().UTC(), Boot: "start-" + strconv.Itoa(p.h.disk.boots), Up: time.Since(p.h.clock.up).Microseconds() + 1, Mono: time.Since(p.h.clock.up).Microseconds() + 1}
 }

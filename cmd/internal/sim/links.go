@@ -113,6 +113,12 @@ func (b byStore) Head(ctx context.Context, cohort string) ([]byte, error) {
 	if stale {
 		w.census.fault(faultStaleRead)
 	}
+	if !w.quiet() && w.roll("forged", b.a.name)%1000 < 4 {
+		if bad := w.forged(b.h); bad != nil {
+			w.census.fault(faultForged)
+			return bad, nil
+		}
+	}
 	b.h.delivered(data)
 	return data, nil
 }

@@ -32,7 +32,7 @@ func (w *World) play() {
 			}
 		}()
 	}
-	if !w.until("the first release is everywhere", 20*time.Minute, func() string { return w.behind(1) }) {
+	if !w.until("the first release is everywhere", 20*time.Minute, w.behind) {
 		return
 	}
 	d := &draw{mix(w.seed)}
@@ -42,7 +42,7 @@ func (w *World) play() {
 		length = d.between(70*time.Minute, 90*time.Minute)
 	}
 	end := time.Now().Add(length)
-	for name, act := range map[string]func(*draw, time.Time){"faults": w.faults, "commits": w.develop, "people": w.people} {
+	for name, act := range w.cast() {
 		w.wg.Add(1)
 		go func() {
 			defer w.wg.Done()
@@ -91,14 +91,14 @@ func (w *World) verdicts() string {
 	return text
 }
 
-// behind says what keeps a release from being everywhere.
-func (w *World) behind(epoch uint64) string {
+// behind says what keeps the newest commit from being everywhere.
+func (w *World) behind() string {
 	for _, f := range w.cohorts {
 		v := f.now()
 		switch {
 		case v == nil:
 			return f.name + " has no order"
-		case v.Manifest.Rollout.Target != epoch || v.Manifest.Rollout.Phase != manifest.PhaseDone:
+		case v.Manifest.Rollout.Target != w.stands(f.name) || v.Manifest.Rollout.Phase != manifest.PhaseDone:
 			return f.name + " " + outline(v)
 		}
 	}
@@ -158,7 +158,13 @@ func (w *World) develop(d *draw, end time.Time) {
 			}
 			w.census.fault(faultRevert)
 			c = w.change("revert", w.texts(back), nil)
-		case n < 12:
+		case n < 8:
+			texts := w.adopt()
+			if texts == nil {
+				continue
+			}
+			c = w.change("adopt", texts, nil)
+		case n < 15:
 			w.census.fault(faultNoop)
 			c = w.change("nothing", nil, nil)
 		case n < 22:
@@ -183,6 +189,12 @@ func (w *World) develop(d *draw, end time.Time) {
 		}
 		if !w.publish(c) {
 			return
+		}
+		if blocked := w.blockedOf(c); len(blocked) > 0 && d.percent(50) {
+			w.unblock(blocked[0])
+			if !w.publish(c) {
+				return
+			}
 		}
 	}
 }
@@ -240,6 +252,10 @@ func (w *World) people(d *draw, end time.Time) {
 			w.tend(f, pick(d, []string{"ana", "ben"}))
 			continue
 		}
+		if d.percent(15) {
+			w.strike(d, f)
+			continue
+		}
 		a := rollout.Action{By: pick(d, []string{"ana", "ben", "cleo"}), Why: "clicked"}
 		a.Kind = pick(d, []rollout.ActionKind{rollout.Pause, rollout.Pause, rollout.Resume, rollout.Approve, rollout.Approve, rollout.Abort, rollout.Supersede, rollout.Freeze, rollout.Unfreeze, rollout.Refresh})
 		if a.Kind == rollout.Freeze {
@@ -271,7 +287,7 @@ func (w *World) tend(f *fleet, by string) {
 	case slices.ContainsFunc(r.Freezes, func(s manifest.Stop) bool { return !past(s.Until, time.Now()) }):
 		a.Kind = rollout.Unfreeze
 	case r.Pause != nil || len(r.Halts) > 0 || r.Phase == manifest.PhasePaused:
-		a.Kind = rollout.Resume
+		a.Kind, a.Aborted = rollout.Resume, true
 	case r.Phase == manifest.PhaseAwaitingApproval:
 		a.Kind = rollout.Approve
 	default:
@@ -287,10 +303,10 @@ func (w *World) end() {
 		return
 	}
 	last := w.change("last", map[string]string{"app": w.write("app", trait{kind: traitGood}), "web": w.write("web", trait{kind: traitGood})}, nil)
-	if !w.publish(last) {
+	if !w.publishWhole(last) {
 		return
 	}
-	epoch := uint64(last.n)
+	epoch := w.epochOf(last)
 	tended := time.Now()
 	if !w.until("the last release is everywhere", 5*time.Hour, func() string {
 		if time.Since(tended) > 45*time.Second {
@@ -299,7 +315,7 @@ func (w *World) end() {
 				w.tend(f, "ana")
 			}
 		}
-		return w.behind(epoch)
+		return w.behind()
 	}) {
 		return
 	}
@@ -315,6 +331,7 @@ func (w *World) heal() {
 	w.mu.Lock()
 	w.calm.Store(true)
 	clear(w.gone)
+	w.ops.healed = now
 	w.weather = nil
 	for i := range w.blackouts {
 		if w.blackouts[i].to.After(now) {
@@ -342,6 +359,7 @@ func (w *World) heal() {
 			}
 		}
 		h.mu.Unlock()
+		h.setRight()
 		if !h.alive() {
 			h.up()
 		}

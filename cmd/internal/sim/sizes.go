@@ -77,7 +77,7 @@ func (c *check) baseline() {
 	switch {
 	case r.Phase == manifest.PhaseDone && r.Baseline == r.Target:
 	case p.Fallback != 0 && r.Baseline == p.Fallback && backing:
-	case p.Fallback != 0 && r.Baseline == p.Fallback && c.did("abort"):
+	case p.Fallback != 0 && r.Baseline == p.Fallback && c.did("abort"), c.did("rollback"):
 	default:
 		c.broken("the baseline is what was rolled out", "%d after %d in phase %s", r.Baseline, p.Baseline, r.Phase)
 	}
@@ -87,11 +87,12 @@ func (c *check) baseline() {
 func (c *check) holds() {
 	for _, h := range c.f.hosts {
 		was, ok := c.resolve(c.prev, h)
-		if !ok || was.Source != manifest.FromHold || was.Until == nil || c.now.After(was.Until.Add(-clocks)) {
+		end := heldUntil(c.prev, h.name)
+		if !ok || was.Source != manifest.FromHold || c.now.After(end.Add(-clocks)) || c.did("hold", "unhold") {
 			continue
 		}
 		if is, ok := c.resolve(c.view, h); !ok || is.Source != manifest.FromHold || is.Epoch() != was.Epoch() {
-			c.broken("a hold lasts until its end", "%s was held at %d until %s, and goes to %d", h.name, was.Epoch(), was.Until, is.Epoch())
+			c.broken("a hold lasts until its end", "%s was held at %d until %s, and goes to %d", h.name, was.Epoch(), end, is.Epoch())
 		}
 	}
 }
@@ -112,7 +113,7 @@ func limit(policy manifest.RolloutPolicy, n int) int {
 // inFlight: of those that can take an order, no more are on their way than the policy says, forward and back. It counts by what is true: who is known to be there is there.
 func (c *check) inFlight() {
 	r, p := &c.view.Manifest.Rollout, &c.prev.Manifest.Rollout
-	if len(c.forward)+len(c.back) == 0 || p.Baseline == 0 {
+	if len(c.forward)+len(c.back) == 0 || p.Baseline == 0 || c.did("now") {
 		return
 	}
 	var on []string
@@ -123,9 +124,10 @@ func (c *check) inFlight() {
 		}
 		was, _ := c.resolve(c.prev, h)
 		h.mu.Lock()
-		there := h.disk.current != nil && h.disk.current.Content == is.Content
-		// A host that nobody has heard of takes what it is told when it is back: nobody counts it. Nor one that cannot take it.
-		counted := (countUnheard || h.by == c.w.server) && h.life != nil && c.now.Sub(h.heard) < 2*hostPoll && c.now.Sub(h.booted) > hearing && !h.failed[is.Content] && (h.disk.current == nil || !h.failed[h.disk.current.Content]) && c.now.Sub(h.stumbled) > 2*time.Minute && !(was.Epoch() == is.Epoch() && c.now.Sub(h.since) > 5*time.Minute)
+		to := c.content(c.view, h)
+		there := h.disk.current != nil && h.disk.current.Content == to
+		// A host that nobody has heard of takes what it is told when it is back: nobody counts it. Nor one that cannot take it, nor one that took something a moment ago and did not say so yet.
+		counted := (countUnheard || h.by == c.w.server) && h.life != nil && c.now.Sub(h.heard) < 2*hostPoll && c.now.Sub(h.booted) > hearing && h.heard.After(h.landed) && !h.failed[to] && c.now.Sub(h.pocket.turned) > 5*time.Minute && (h.disk.current == nil || !h.failed[h.disk.current.Content]) && c.now.Sub(h.stumbled) > 2*time.Minute && !(was.Epoch() == is.Epoch() && c.now.Sub(h.since) > 5*time.Minute)
 		h.mu.Unlock()
 		if !there && counted {
 			on = append(on, fmt.Sprintf("%s (%d > %d, heard %s ago)", h.name, h.disk.epoch(), is.Epoch(), c.now.Sub(h.heard).Round(time.Second)))

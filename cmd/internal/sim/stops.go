@@ -102,14 +102,6 @@ func (c *check) restored(failed, baseline uint64) bool {
 	return false
 }
 
-// released is the commit of an epoch: one publisher, so that they are numbered alike. Under w.mu.
-func (w *World) released(epoch uint64) *commit {
-	if epoch == 0 || epoch > uint64(len(w.commits)) {
-		return nil
-	}
-	return &w.commits[epoch-1]
-}
-
 // siblings: a halt in one cohort pauses the same release in the others, and cohorts of a higher order wait for those before them.
 func (c *check) siblings(first string) {
 	r, p := &c.view.Manifest.Rollout, &c.prev.Manifest.Rollout
@@ -126,7 +118,7 @@ func (c *check) siblings(first string) {
 		}
 		// Who begins may still see a halt there that a person passed over here, and ended there a moment ago.
 		resumed := c.now.Sub(c.w.acts[o.name+"/resume"].at) < hearing
-		if p.Target != r.Target && !resumed && c.earlier(o) && ro.Target < r.Target && len(ro.Halts) == 0 && c.changedIn(r.Target) {
+		if p.Target != r.Target && !resumed && c.earlier(o) && !c.w.blockedIn(r.Target, o.name) && ro.Target < r.Target && !c.hasIt(ro.Target, r.Target) && len(ro.Halts) == 0 && c.changedIn(r.Target) {
 			c.broken("cohorts go in their order", "%s goes to %d before %s, which stands at %d (%s)", first, r.Target, o.name, ro.Target, ro.Phase)
 		}
 	}
@@ -136,6 +128,12 @@ func (c *check) siblings(first string) {
 func (c *check) earlier(o *fleet) bool {
 	n := c.w.released(c.view.Manifest.Rollout.Target)
 	return n != nil && n.policy.Cohorts[o.name].Order < n.policy.Cohorts[c.f.name].Order
+}
+
+// hasIt says whether an older release has the commit of a newer one: it was published again when nothing blocked it any more, and goes to those cohorts only that it was kept from.
+func (c *check) hasIt(older, newer uint64) bool {
+	a, b := c.w.released(older), c.w.released(newer)
+	return a != nil && b != nil && a.n >= b.n
 }
 
 // changedIn says whether a release changed anything: all cohorts have the same files here, so that it did so in all of them.

@@ -14,7 +14,7 @@ func (h *host) swapped(before, next *installed, back bool) string {
 	switch {
 	case back:
 		return ""
-	case before != nil && before.Epoch == next.Epoch && before.Content == next.Content && before.Override == next.Override:
+	case before != nil && len(h.disk.edited.paths) == 0 && before.Epoch == next.Epoch && before.Content == next.Content && before.Override == next.Override:
 		return fmt.Sprintf("swaps epoch %d for itself", next.Epoch)
 	case !h.told(next.Content, 90*time.Second):
 		return fmt.Sprintf("swaps to epoch %d, which no head that reached it assigns", next.Epoch)
@@ -36,6 +36,8 @@ func (w *World) watch() {
 	for w.pause(20 * time.Second) {
 		w.green()
 		w.late()
+		w.overrun()
+		w.unrepaired()
 	}
 }
 
@@ -61,6 +63,10 @@ func (w *World) green() {
 		return
 	}
 	w.census.add("green")
+	if w.blockedAnywhere(epoch) {
+		w.breach("green is never said of what is blocked", "epoch %d is green", epoch)
+		return
+	}
 	w.trueGreen(g)
 }
 
@@ -85,6 +91,10 @@ func (w *World) trueGreen(g *api.Wait) {
 				r, err := manifest.Resolve(recent[i], manifest.Host{Name: h.name, Labels: h.labels}, now)
 				if err != nil {
 					why = err.Error()
+					break
+				}
+				if r.Override != "" {
+					why = fmt.Sprintf("host %s is under override %s", h.name, r.Override)
 					break
 				}
 				h.mu.Lock()
@@ -118,7 +128,8 @@ func (w *World) late() {
 		wave := r.Wave
 		for name := range r.Policy.Gates {
 			h := w.asked[askKey{f.name, r.Target, wave, name}]
-			if h == nil || h.failed.IsZero() || backing || r.Phase == manifest.PhaseDone && r.Fallback == 0 {
+			t := f.waves[waveKey{r.Target, 1}]
+			if h == nil || h.failed.IsZero() || t != nil && h.failed.Before(t.told) || backing || r.Phase == manifest.PhaseDone && r.Fallback == 0 {
 				continue
 			}
 			if now.Sub(later(well, h.failed)) > 2*time.Minute && now.Sub(f.wrote) > time.Minute {
@@ -171,14 +182,17 @@ func (w *World) everywhere(epoch uint64) {
 		return
 	}
 	for _, h := range w.hosts {
+		assigned := h.assignedNow()
 		h.mu.Lock()
 		cur := h.disk.current
 		why := ""
 		switch {
 		case h.life == nil:
 			why = "it is not up"
-		case cur == nil || cur.Content != h.assigned:
+		case cur == nil || cur.Content != assigned:
 			why = "it does not run what it is assigned"
+		case cur.Override != "":
+			why = "it runs override " + cur.Override
 		case h.procs["app"].text != cur.texts["app"] || h.procs["web"].text != cur.texts["web"]:
 			why = "its processes have not loaded it"
 		}

@@ -57,7 +57,8 @@ type World struct {
 	server      *server
 	controllers []*controller
 	acts        map[string]acted // cohort/kind → last time that a person did it
-	asked       map[askKey]*heard
+	asked       map[askKey]*said
+	ops         operations
 }
 
 // span is a time during which something is so.
@@ -98,13 +99,13 @@ func Run(t *testing.T, seed uint64, hosts int, done func(Outcome)) {
 
 func newWorld(t testing.TB, seed uint64, hosts int) *World {
 	w := &World{
-		t: t, seed: seed, census: NewCensus(), disk: mem.New(), gone: map[string]time.Time{}, plans: map[string]*plan{}, acts: map[string]acted{}, asked: map[askKey]*heard{},
+		t: t, seed: seed, census: NewCensus(), disk: mem.New(), gone: map[string]time.Time{}, plans: map[string]*plan{}, acts: map[string]acted{}, asked: map[askKey]*said{}, ops: newOperations(),
 	}
 	// Instants differ between seeds, and with them everything that is drawn from them.
 	time.Sleep(time.Duration(mix(seed) % uint64(time.Minute)))
 	w.start = time.Now()
 	w.ctx, w.stop = context.WithCancel(context.Background())
-	env, err := signing.Keyring(repo, w.start.Add(-time.Hour).UTC())
+	env, err := ring(w.start.Add(-time.Hour).UTC())
 	w.must(err)
 	w.keyring, err = wire.Encode(env)
 	w.must(err)

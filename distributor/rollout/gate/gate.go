@@ -15,6 +15,7 @@ package gate
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/muster-config/muster/distributor/manifest"
@@ -47,6 +48,12 @@ type Host struct {
 	Failures   int     // of them
 	LatencyMS  float64 // median of them; 0 if unknown
 }
+
+// CannotAsk begins what is said of a gate that whoever asks cannot ask at all, since its own settings do not say where. Another controller may be able to.
+const CannotAsk = "this controller cannot ask it: "
+
+// Unasked reports whether a verdict says that.
+func Unasked(v manifest.GateVerdict) bool { return strings.HasPrefix(v.Why, CannotAsk) }
 
 // Asker answers questions. It never waits for the network: what was not heard yet is inconclusive, and Changed is closed when there is more to hear.
 //

@@ -14,6 +14,8 @@ import (
 type Heard struct {
 	Broken string // why it can never say anything; empty: nothing is known to be wrong with it
 	Looks  []Look // by time
+	// Unasked is why it cannot be asked from here; empty: it can.
+	Unasked string
 }
 
 // Look is one look of a gate. A number that is not there has a reason in Trouble.
@@ -84,6 +86,9 @@ func (j *judging) verdict(name string, h Heard) manifest.GateVerdict {
 	switch {
 	case h.Broken != "":
 		v.Outcome, v.Why = manifest.OutcomeBroken, clean(h.Broken)
+		return v
+	case h.Unasked != "":
+		v.Why = clean(h.Unasked)
 		return v
 	case j.q.Wave == 0:
 		v.Outcome, v.Why = j.before(h.Looks)
@@ -274,7 +279,10 @@ func (j *judging) opinion() opinion {
 		return *beside
 	}
 	o := *bound
-	o.text += "; " + beside.text
+	if o.text != "" && beside.text != "" {
+		o.text += "; "
+	}
+	o.text += beside.text
 	if o.unsure == "" {
 		o.unsure = beside.unsure
 	}

@@ -434,3 +434,20 @@ func TestJudgeProperties(t *testing.T) {
 		}
 	})
 }
+
+// What says nothing leaves nothing between two semicolons.
+func TestNothingIsSaidOnce(t *testing.T) {
+	down := Look{Trouble: "the source is down: no answer within 10s", Down: true}
+	for name, g := range map[string]manifest.Gate{
+		"values": gateOf(func(g *manifest.Gate) {
+			g.Prometheus, g.Max, g.Compare = "x * $canary", num(1), &manifest.GateCompare{Ratio: 2}
+		}),
+		"counts": counted(func(g *manifest.Gate) { g.Max, g.Compare = num(0.01), &manifest.GateCompare{Ratio: 2} }),
+	} {
+		for _, looks := range [][]Look{nil, repeat(20, down), repeat(3, down)} {
+			if v := judgeOne(t, ask(g), looks); strings.Contains(v.Why, "; ;") || strings.HasPrefix(v.Why, ";") || v.Outcome != manifest.OutcomeInconclusive {
+				t.Errorf("%s: %s: %q", name, v.Outcome, v.Why)
+			}
+		}
+	}
+}

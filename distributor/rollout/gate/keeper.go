@@ -18,7 +18,7 @@ import (
 
 // Config are a Keeper's settings. The zero value asks only what agents report and http addresses.
 type Config struct {
-	Prometheus string            // address of a Prometheus, user and password in it if it wants them; empty: gates that ask prometheus are broken
+	Prometheus string            // address of a Prometheus, user and password in it if it wants them; empty: gates that ask prometheus are left to other controllers
 	HTTPHosts  []string          // hosts, with a port or for any, that http gates may ask; nil: any that is not link-local
 	Transport  http.RoundTripper // nil: one of its own
 	Now        func() time.Time  // nil: time.Now
@@ -66,10 +66,12 @@ type heard struct {
 	gate   manifest.Gate
 	said   string // logged last: what troubles it
 	broken string
-	looks  map[int]Look // by number, from 1
-	busy   bool
-	tried  time.Time            // before the start: the last try
-	seen   map[string]time.Time // reported: the report of a host that was counted last
+	// unasked is why this Keeper cannot ask it, though another one may.
+	unasked string
+	looks   map[int]Look // by number, from 1
+	busy    bool
+	tried   time.Time            // before the start: the last try
+	seen    map[string]time.Time // reported: the report of a host that was counted last
 }
 
 // NewKeeper makes a Keeper; Run lets it ask.
@@ -140,7 +142,7 @@ func (k *Keeper) Judge(_ context.Context, q Question) []manifest.GateVerdict {
 			if err := Check(g); err != nil {
 				h.broken = err.Error()
 			} else if g.Prometheus != "" && k.prom == nil {
-				h.broken = "it asks prometheus, and " + k.setting
+				h.unasked = CannotAsk + "it asks prometheus, and " + k.setting
 			}
 			t.gates[name] = h
 		}
@@ -168,7 +170,7 @@ func (t *talk) same(q Question) bool {
 }
 
 func (h *heard) all() Heard {
-	out := Heard{Broken: h.broken, Looks: make([]Look, 0, len(h.looks))}
+	out := Heard{Broken: h.broken, Unasked: h.unasked, Looks: make([]Look, 0, len(h.looks))}
 	for _, l := range h.looks {
 		out.Looks = append(out.Looks, l)
 	}
@@ -194,7 +196,7 @@ func (k *Keeper) start(ctx context.Context, asking *sync.WaitGroup, slots chan s
 			t.ctx, t.cancel = context.WithCancel(ctx)
 		}
 		for _, h := range t.gates {
-			if h.broken != "" || h.busy || h.gate.Reported != "" {
+			if h.broken != "" || h.unasked != "" || h.busy || h.gate.Reported != "" {
 				continue
 			}
 			first, n, again := h.wants(t.q, now)

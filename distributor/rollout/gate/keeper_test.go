@@ -378,7 +378,7 @@ func TestDryRun(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if v := none.Judge(t.Context(), q)[0]; v.Outcome != manifest.OutcomeBroken || !strings.Contains(v.Why, "collector.yaml") {
+		if v := none.Judge(t.Context(), q)[0]; v.Outcome != manifest.OutcomeInconclusive || !Unasked(v) || !strings.Contains(v.Why, "collector.yaml") {
 			t.Errorf("no prometheus: %s: %s", v.Outcome, v.Why)
 		}
 	})

@@ -283,7 +283,7 @@ func (in Input) until() *time.Time {
 	case r.Phase == manifest.PhaseAdvancing:
 		return end(rollout.Patience(&r.Policy, r.Wave, in.eligible()).String(), 1)
 	case r.Phase == manifest.PhaseBaking && r.Wave >= 1 && r.Wave <= len(r.Policy.Waves):
-		return end(r.Policy.Waves[r.Wave-1].Bake, 1+r.Extended)
+		return end(rollout.Bake(&r.Policy, r.Wave).String(), 1+r.Extended)
 	case r.Phase == manifest.PhaseDone && r.Fallback != 0:
 		return end(r.Policy.Watch, 1+r.Extended)
 	}

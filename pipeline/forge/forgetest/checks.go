@@ -36,6 +36,9 @@ func (s *Server) Checks(commit string) []Check {
 
 func (s *Server) checkRoutes() {
 	s.route("POST /repos/{owner}/{repo}/check-runs", "checks", "write", func(w http.ResponseWriter, r *http.Request, who Token) {
+		if !byApp(s, w, who) {
+			return
+		}
 		var o github.CreateCheckRunOptions
 		if !s.read(w, r, &o) {
 			return
@@ -57,6 +60,9 @@ func (s *Server) checkRoutes() {
 		s.give(w, http.StatusCreated, k.CheckRun)
 	})
 	s.route("PATCH /repos/{owner}/{repo}/check-runs/{id}", "checks", "write", func(w http.ResponseWriter, r *http.Request, who Token) {
+		if !byApp(s, w, who) {
+			return
+		}
 		var o github.UpdateCheckRunOptions
 		if !s.read(w, r, &o) {
 			return
@@ -90,6 +96,14 @@ func (s *Server) checkRoutes() {
 			return github.ListCheckRunsResults{Total: github.Int(len(list)), CheckRuns: p}
 		})
 	})
+}
+
+// byApp refuses persons: "Write permission for the REST API to interact with checks is only available to GitHub Apps" (docChecks).
+func byApp(s *Server, w http.ResponseWriter, who Token) bool {
+	if !who.Installation {
+		s.refuse(w, http.StatusForbidden, "You must authenticate via a GitHub App.", docChecks)
+	}
+	return who.Installation
 }
 
 // take adds annotations to those there are: "each time you update the check run, annotations are appended" (docChecks).

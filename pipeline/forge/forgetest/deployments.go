@@ -79,6 +79,10 @@ func (s *Server) deployRoutes() {
 			s.invalid(w, docDeployments, github.Error{Resource: "Deployment", Field: "ref", Code: "missing_field"})
 			return
 		}
+		if o.AutoMerge == nil || *o.AutoMerge { // "Attempts to automatically merge the default branch into the requested ref, if it's behind the default branch. Default: true"
+			s.refuse(w, http.StatusConflict, "Conflict merging main into "+o.GetRef()+".", docDeployments)
+			return
+		}
 		if o.RequiredContexts == nil || len(*o.RequiredContexts) > 0 {
 			for _, st := range s.statuses[o.GetRef()] {
 				if st.GetState() != "success" {

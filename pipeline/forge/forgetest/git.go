@@ -148,6 +148,13 @@ func (s *Server) postTree(w http.ResponseWriter, r *http.Request, who Token) {
 	}
 	for _, e := range o.Entries {
 		args := []string{"update-index", "--force-remove", e.GetPath()} // sha null deletes: docTrees
+		if e.Content != nil {                                           // GitHub makes the blob: docTrees
+			file := filepath.Join(dir, "content")
+			if err := os.WriteFile(file, []byte(e.GetContent()), 0o600); err != nil {
+				s.t.Error(err)
+			}
+			e.SHA = github.String(s.git("hash-object", "-w", "--no-filters", file))
+		}
 		if e.SHA != nil {
 			args = []string{"update-index", "--add", "--cacheinfo", e.GetMode() + "," + e.GetSHA() + "," + e.GetPath()}
 		}

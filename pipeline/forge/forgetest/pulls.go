@@ -66,7 +66,8 @@ func (s *Server) PullBranch(pull int, branch string) {
 // Made is who made a commit, and what of.
 type Made struct {
 	By       string   // login of the committer; "" is GitHub itself, web-flow
-	Unsigned bool     // GitHub does not vouch for it
+	Unsigned bool     // it has no signature
+	Reason   string   // why GitHub does not vouch for its signature, of those that the page lists; default "valid"
 	Parents  []string // default: some commit, and the head of the pull request that was merged as it
 	Compared string   // to any head: ahead, behind, diverged, identical
 }
@@ -102,12 +103,32 @@ func (s *Server) commitRoutes() {
 				}
 			}
 		}
-		s.give(w, http.StatusOK, github.RepositoryCommit{SHA: &sha, Committer: &github.User{Login: &m.By}, Parents: parents(m.Parents), Commit: &github.Commit{Verification: &github.SignatureVerification{Verified: github.Bool(!m.Unsigned)}}})
+		v := github.SignatureVerification{Verified: github.Bool(false), Reason: github.String("unsigned")}
+		if !m.Unsigned {
+			if m.Reason == "" {
+				m.Reason = "valid"
+			}
+			v = github.SignatureVerification{Verified: github.Bool(m.Reason == "valid"), Reason: &m.Reason, Signature: github.String("-----BEGIN PGP SIGNATURE-----\n"), Payload: github.String("tree …")}
+		}
+		s.give(w, http.StatusOK, github.RepositoryCommit{SHA: &sha, Committer: &github.User{Login: &m.By}, Parents: parents(m.Parents), Commit: &github.Commit{Verification: &v}})
 	})
 	// https://docs.github.com/en/rest/commits/commits#compare-two-commits
 	s.route("GET /repos/{owner}/{repo}/compare/{both}", "contents", "read", func(w http.ResponseWriter, r *http.Request, who Token) {
-		_, sha, _ := strings.Cut(r.PathValue("both"), "...")
+		base, sha, _ := strings.Cut(r.PathValue("both"), "...")
 		status := s.made[sha].Compared
+		if s.Git != "" && status == "" && s.hasCommit(base) && s.hasCommit(sha) {
+			switch s.try("merge-base", base, sha) {
+			case sha:
+				status = "behind"
+			case base:
+				status = "ahead"
+			default:
+				status = "diverged"
+			}
+			if base == sha {
+				status = "identical"
+			}
+		}
 		if status == "" {
 			status = "behind"
 		}
@@ -235,6 +256,15 @@ func (s *Server) pullRoutes() {
 			level = "none"
 		}
 		s.give(w, http.StatusOK, github.RepositoryPermissionLevel{Permission: &level}) // docCollabs
+	})
+	// https://docs.github.com/en/rest/teams/teams#get-a-team-by-name
+	s.route("GET /orgs/{org}/teams/{slug}", "members", "read", func(w http.ResponseWriter, r *http.Request, who Token) {
+		if _, there := s.teams[r.PathValue("org")+"/"+r.PathValue("slug")]; there {
+			slug := r.PathValue("slug")
+			s.give(w, http.StatusOK, github.Team{Slug: &slug})
+			return
+		}
+		s.refuse(w, http.StatusNotFound, "Not Found", docTeams)
 	})
 	s.route("GET /orgs/{org}/teams/{slug}/memberships/{login}", "members", "read", func(w http.ResponseWriter, r *http.Request, who Token) {
 		if slices.Contains(s.teams[r.PathValue("org")+"/"+r.PathValue("slug")], r.PathValue("login")) {
