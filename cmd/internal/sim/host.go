@@ -243,12 +243,24 @@ func (h *host) told(content string, grace time.Duration) bool {
 			if v.assigns(h, content, now, grace) {
 				return true
 			}
-			if v.at.Before(until) {
+			// What came just before the machine went down may not have been on its disk yet: then it is as if it had not come.
+			if v.at.Before(until) && !h.mayBeLost(v.at) {
 				until = v.at
 			}
 		}
 		views = append(views[:best:best], views[best+1:]...)
 	}
+}
+
+// mayBeLost says whether what reached the host at a time may not have outlived its next stop. Under h.mu.
+func (h *host) mayBeLost(at time.Time) bool {
+	const writes = 5 * time.Second // within which an agent has what it heard on its disk
+	for _, d := range h.downs {
+		if !at.After(d.from) && at.After(d.from.Add(-writes)) {
+			return true
+		}
+	}
+	return false
 }
 
 // reported notes that the collector took a report.
