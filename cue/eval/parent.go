@@ -224,8 +224,9 @@ type ending struct {
 	killed   bool     // the reason is a signal from outside, which need not be about the input
 }
 
-// memoryDeaths are what Go's runtime says when it gets no more memory, for the heap or for a thread (with cgo, without).
-var memoryDeaths = []string{"out of memory", "cannot allocate memory", "pthread_create failed", "failed to create new OS thread", "mSysAlloc"}
+// memoryDeaths are what Go's runtime says when it gets no more memory, for the heap or for a thread (with cgo, without). The queue of spans of its garbage collector
+// (Go 1.26) does not look whether it got any, and ends with a segmentation violation.
+var memoryDeaths = []string{"out of memory", "cannot allocate memory", "pthread_create failed", "failed to create new OS thread", "mSysAlloc", "runtime.(*spanQueue)"}
 
 // child has one child evaluate the services, and gathers what it answers. Before the fleet is known it evaluates the fleet, and unless that is all
 // that is wanted all services too.

@@ -83,17 +83,36 @@ type installation struct {
 	owner, name string
 	now         func() time.Time
 
-	mu    sync.Mutex
-	id    int64
+	turn chan struct{} // one asks for a token at a time; who waits for it may give up
+	id   int64         // of who has the turn
+
+	mu    sync.Mutex // never held over a request
 	have  string
 	until time.Time
 }
 
-func (i *installation) token(ctx context.Context) (string, error) {
+// kept is the token that is there; "" if there is none, or it ends.
+func (i *installation) kept() string {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.have != "" && i.now().Before(i.until) {
-		return i.have, nil
+	if !i.now().Before(i.until) {
+		return ""
+	}
+	return i.have
+}
+
+func (i *installation) token(ctx context.Context) (string, error) {
+	if have := i.kept(); have != "" {
+		return have, nil
+	}
+	select {
+	case i.turn <- struct{}{}:
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+	defer func() { <-i.turn }()
+	if have := i.kept(); have != "" { // got meanwhile
+		return have, nil
 	}
 	if i.id == 0 {
 		i.id = i.app.Installation
@@ -113,11 +132,14 @@ func (i *installation) token(ctx context.Context) (string, error) {
 	if got.GetToken() == "" {
 		return "", fail("get a token of the app's installation", errors.New("the answer holds none"))
 	}
-	i.have, i.until = got.GetToken(), i.now().Add(50*time.Minute)
+	until := i.now().Add(50 * time.Minute)
 	if at := got.GetExpiresAt(); !at.IsZero() {
-		i.until = at.Add(-5 * time.Minute)
+		until = at.Add(-5 * time.Minute)
 	}
-	return i.have, nil
+	i.mu.Lock()
+	i.have, i.until = got.GetToken(), until
+	i.mu.Unlock()
+	return got.GetToken(), nil
 }
 
 // forget drops a token that was refused.

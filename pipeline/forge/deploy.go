@@ -2,6 +2,7 @@ package forge
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -30,6 +31,7 @@ type Deployment struct {
 	Environment string
 	Description string
 	Production  bool
+	Mark        string // what Description begins with, by which it is told from others of the same commit; "": there are none
 	// Last is what was said of it last.
 	Last DeploymentStatus
 }
@@ -52,7 +54,7 @@ func (c *Client) Deploy(ctx context.Context, d Deployment) (*Deployment, error) 
 			return fail(fmt.Sprintf("look for the deployment to %s", oneLine(d.Environment)), err)
 		}
 		for _, have := range list { // the newest first
-			if have.GetSHA() != d.Commit || have.GetEnvironment() != d.Environment || have.GetTask() != task || have.GetID() == 0 {
+			if have.GetSHA() != d.Commit || have.GetEnvironment() != d.Environment || have.GetTask() != task || have.GetID() == 0 || !strings.HasPrefix(have.GetDescription(), d.Mark) {
 				continue
 			}
 			d.ID = have.GetID()
@@ -115,12 +117,17 @@ type Status struct {
 	URL         string
 }
 
-// Status sets a commit status: one request.
+// Status sets a commit status: one request. What GitHub will never take of this very commit is ErrNoCommit.
 func (c *Client) Status(ctx context.Context, commit string, s Status) error {
 	_, _, err := c.api.Repositories.CreateStatus(again(ctx), c.owner, c.name, commit, &github.RepoStatus{
 		Context: &s.Context, State: github.String(string(s.State)), Description: github.String(describe(s.Description)), TargetURL: optional(s.URL),
 	})
-	return fail(fmt.Sprintf("set the status %q of commit %.12s", s.Context, commit), err)
+	err = fail(fmt.Sprintf("set the status %q of commit %.12s", s.Context, commit), err)
+	var e *Error
+	if errors.As(err, &e) && errors.Is(err, ErrInvalid) && (says(err, "no commit found") || says(err, "maximum number of statuses")) {
+		e.kind = ErrNoCommit
+	}
+	return err
 }
 
 // Said reads the last status of a context, the zero Status if there is none: one request for each hundred statuses.

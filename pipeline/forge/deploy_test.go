@@ -1,6 +1,7 @@
 package forge_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -100,4 +101,35 @@ func TestB119ForkCommit(t *testing.T) {
 	w.Git = newRepo(t).dir
 	err := w.client.Status(t.Context(), other, forge.Status{Context: "c", State: forge.Good})
 	w.want(err, forge.ErrInvalid, "No commit found for SHA")
+	w.want(err, forge.ErrNoCommit, "No commit found for SHA")
+	// What is about something else may be taken later.
+	for _, reply := range []forgetest.Reply{{Status: 422, Body: `{"message":"Validation Failed"}`}, {Status: 404, Body: `{"message":"Not Found"}`}} {
+		w.Before = func(forgetest.Call) *forgetest.Reply { return &reply }
+		if err := w.client.Status(t.Context(), other, forge.Status{Context: "c", State: forge.Good}); err == nil || errors.Is(err, forge.ErrNoCommit) {
+			t.Errorf("%d: %v", reply.Status, err)
+		}
+	}
+}
+
+// Of two deployments of one commit each is found by its mark.
+func TestDeployMark(t *testing.T) {
+	w := start(t)
+	ask := func(mark, text string) *forge.Deployment {
+		t.Helper()
+		d, err := w.client.Deploy(t.Context(), forge.Deployment{Commit: head, Environment: "prod", Mark: mark, Description: mark + " " + text})
+		w.ok(err)
+		return d
+	}
+	first := ask("epoch 5:", "x")
+	w.ok(w.client.Progress(t.Context(), first, forge.DeploymentStatus{State: forge.Failure, Description: "why"}))
+	second := ask("epoch 57:", "")
+	if second.ID == first.ID || second.Last.State != "" {
+		t.Errorf("the second is %+v", second)
+	}
+	if d := ask("epoch 5:", "y"); d.ID != first.ID || d.Last.State != forge.Failure {
+		t.Errorf("the first is %+v", d)
+	}
+	if d := ask("epoch 57:", ""); d.ID != second.ID {
+		t.Errorf("the second is made again: %+v", d)
+	}
 }

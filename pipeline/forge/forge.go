@@ -95,7 +95,7 @@ func New(cfg Config) (*Client, error) {
 			return nil, err
 		}
 		jwt := &transport{line: line, base: base, token: func() (string, error) { return cfg.App.jwt(cfg.Now()) }, turn: make(chan struct{}, 1)}
-		c.wire.tokens = &installation{app: cfg.App, api: client(jwt, base, cfg.Agent), owner: c.owner, name: c.name, now: cfg.Now}
+		c.wire.tokens = &installation{app: cfg.App, api: client(jwt, base, cfg.Agent), owner: c.owner, name: c.name, now: cfg.Now, turn: make(chan struct{}, 1)}
 	}
 	c.api = client(c.wire, base, cfg.Agent)
 	return c, nil
@@ -196,10 +196,11 @@ func (c Calls) String() string {
 
 // Errors; test with errors.Is.
 var (
-	ErrDenied      = errors.New("GitHub denied access")           // the token has not the right: waiting does not help
-	ErrNotFound    = errors.New("not there on GitHub")            // or the token may not see it: GitHub does not tell which
-	ErrInvalid     = errors.New("GitHub refused the request")     // 409, 422: what was asked
-	ErrLimited     = errors.New("GitHub's rate limit is used up") // for longer than the caller's patience
+	ErrDenied      = errors.New("GitHub denied access")                  // the token has not the right: waiting does not help
+	ErrNotFound    = errors.New("not there on GitHub")                   // or the token may not see it: GitHub does not tell which
+	ErrInvalid     = errors.New("GitHub refused the request")            // 409, 422: what was asked
+	ErrNoCommit    = fmt.Errorf("%w: not about this commit", ErrInvalid) // GitHub does not have it, or takes no more statuses of it: waiting does not help
+	ErrLimited     = errors.New("GitHub's rate limit is used up")        // for longer than the caller's patience
 	ErrUnreachable = errors.New("GitHub is not reachable")
 	errLost        = errors.New("the answer was lost") // of a request that may have been done
 	ErrConflict    = errors.New("conflict")            // a revert that people must make

@@ -31,7 +31,8 @@ func (l *line) limit(a *answer, try int) (wait time.Duration, limited bool) {
 		return 0, false
 	}
 	if after := retryAfter(a.header.Get("Retry-After"), now); after > 0 {
-		return min(after, longestStop), true
+		// Longer each time all the same: a server that says "at once" each time would be asked every second.
+		return max(min(after, longestStop), time.Second<<min(2*try, 6)), true
 	}
 	if (left == "0" || left == "") && !reset.IsZero() {
 		// Longer each time all the same: by a clock that is ahead the reset is long past.

@@ -70,7 +70,7 @@ func (c *Client) Attribution(ctx context.Context, commit, branch string) (*Attri
 			return nil, fail(fmt.Sprintf("find the pull request of commit %.12s", commit), err)
 		}
 		for _, p := range page {
-			if p.MergedAt == nil || branch != "" && p.GetBase().GetRef() != branch || !strings.EqualFold(p.GetBase().GetRepo().GetFullName(), c.Repo()) {
+			if p == nil || p.MergedAt == nil || branch != "" && p.GetBase().GetRef() != branch || !strings.EqualFold(p.GetBase().GetRepo().GetFullName(), c.Repo()) {
 				continue
 			}
 			// One that was merged as this commit goes before one that merely contains it.

@@ -75,13 +75,16 @@ func (a *answer) response(req *http.Request) *http.Response {
 	}
 }
 
-// sane refuses a success that holds nothing: what go-github makes of "null", or of a list with a null in it, are pointers to nowhere.
+// sane refuses a success that holds nothing, or more or less than one value: what go-github makes of "null", or of a list with a null in it, are pointers to nowhere, and it
+// reads no further than the end of the first value.
 func (a *answer) sane(method string) error {
 	if a.status < 200 || a.status > 299 || method == http.MethodDelete {
 		return nil
 	}
 	bad := a.status != http.StatusOK && a.status != http.StatusCreated
 	switch data := bytes.TrimSpace(a.body); {
+	case !json.Valid(data):
+		bad = true
 	case bytes.HasPrefix(data, []byte("{")):
 	case bytes.HasPrefix(data, []byte("[")):
 		var list []*json.RawMessage

@@ -26,8 +26,10 @@ const (
 	firstPause   = 5 * time.Second
 	longestPause = 5 * time.Minute
 	firstWord    = 10 * time.Second // that the collector has to say how all cohorts stand
-	maxActive    = 8                // releases followed at a time; of older ones the newer tell
-	adopted      = maxActive        // releases looked after at the start: who was away, or whom the forge was, says how they ended
+	maxActive    = 64               // releases followed at a time
+	maxUnread    = 8                // releases tried again that could not be read; of older ones the newer tell
+	maxRefused   = 100              // commits that wait for the forge to be told of
+	adopted      = 8                // releases looked after at the start: who was away, or whom the forge was, says how they ended
 )
 
 // Forge is where it is said. *forge.Client is one.
@@ -72,10 +74,12 @@ type Deliverer struct {
 	fresh    []uint64 // epochs
 	refused  []refused
 	rollouts map[string]api.Event
+	ends     ends
 
 	active  []*tracked // of Run alone, by epoch; so are these
 	unread  map[uint64]*unread
 	refusal map[thing]*refusal
+	missed  map[uint64]bool // epochs that were there at the start: what became of them before that was not heard
 }
 
 // unread is a release that could not be read.
@@ -96,6 +100,8 @@ type tracked struct {
 	status      *forge.Status // said last; nil: not known
 	reverted    bool
 	watched     bool // a late failure would take it back yet
+	missed      bool // see Deliverer
+	over        bool // nothing more can be heard of it: a newer one stands in its place
 	done        bool
 	before      forge.Calls
 }
@@ -108,7 +114,7 @@ func New(cfg Config) *Deliverer {
 	if cfg.Every <= 0 {
 		cfg.Every = defaultEvery
 	}
-	return &Deliverer{cfg: cfg, wake: make(chan struct{}, 1), heard: make(chan struct{}), rollouts: map[string]api.Event{}, unread: map[uint64]*unread{}, refusal: map[thing]*refusal{}}
+	return &Deliverer{cfg: cfg, wake: make(chan struct{}, 1), heard: make(chan struct{}), rollouts: map[string]api.Event{}, ends: ends{}, missed: map[uint64]bool{}, unread: map[uint64]*unread{}, refusal: map[thing]*refusal{}}
 }
 
 // Published takes up a release.
@@ -122,11 +128,17 @@ func (d *Deliverer) Published(epoch uint64) {
 // Refused takes up a commit that was not published.
 func (d *Deliverer) Refused(commit, why string) {
 	d.mu.Lock()
-	d.refused = append(d.refused, refused{commit, why})
-	if n := len(d.refused); n > 100 { // the forge is away for long: the newest matter
-		d.refused = d.refused[n-100:]
+	had, r := "", refused{commit, why}
+	if !slices.Contains(d.refused, r) {
+		d.refused = append(d.refused, r)
+	}
+	if len(d.refused) > maxRefused { // the forge is away for long: the newest matter
+		had, d.refused = d.refused[0].commit, d.refused[1:]
 	}
 	d.mu.Unlock()
+	if had != "" {
+		d.cfg.Say(fmt.Sprintf("that commit %.12s was refused is not told on GitHub: %d newer ones wait to be told", had, maxRefused))
+	}
 	d.poke()
 }
 
@@ -232,6 +244,7 @@ func (d *Deliverer) listen(ctx context.Context) {
 		_ = d.cfg.Collector.Events(ctx, func(e api.Event) {
 			d.mu.Lock()
 			d.rollouts[e.Cohort] = e
+			d.ends.note(e) // here, and not when it is told: GitHub may be away while a failure comes and goes
 			d.mu.Unlock()
 			d.once.Do(func() { close(d.heard) })
 			pause = time.Second
@@ -261,6 +274,7 @@ func (d *Deliverer) adopt(ctx context.Context) (done bool) {
 		if n++; n > adopted {
 			break
 		}
+		d.missed[r.Epoch] = !slices.ContainsFunc(d.active, func(t *tracked) bool { return t.Epoch == r.Epoch })
 		d.mu.Lock()
 		d.fresh = append(d.fresh, r.Epoch)
 		d.mu.Unlock()
@@ -322,13 +336,51 @@ func (d *Deliverer) take(ctx context.Context) {
 				continue
 			}
 			delete(d.unread, epoch)
-			d.active = append(d.active, &tracked{Release: Of(rel), deployments: map[string]*forge.Deployment{}, told: map[string]said{}, at: map[string]time.Time{}, before: d.cfg.Forge.Calls()})
+			if slices.ContainsFunc(d.active, func(t *tracked) bool { return t.Commit == rel.Commit && t.Epoch > epoch }) {
+				continue // built once more since: on the commit only one of the two can be told
+			}
+			d.active = slices.DeleteFunc(d.active, func(t *tracked) bool { return t.Commit == rel.Commit })
+			d.active = append(d.active, &tracked{Release: Of(rel), missed: d.missed[epoch], deployments: map[string]*forge.Deployment{}, told: map[string]said{}, at: map[string]time.Time{}, before: d.cfg.Forge.Calls()})
 		}
 	}
 	slices.SortFunc(d.active, func(a, b *tracked) int { return int(int64(a.Epoch) - int64(b.Epoch)) })
-	if n := len(d.active); n > maxActive {
-		d.active = slices.Delete(d.active, 0, n-maxActive)
+	d.bound()
+}
+
+// bound lets go of releases when there are too many: of those that are told first, then of those that no rollout names, always the oldest.
+func (d *Deliverer) bound() {
+	if len(d.active) <= maxActive {
+		return
 	}
+	named := map[uint64]bool{}
+	d.mu.Lock()
+	for _, e := range d.rollouts {
+		named[e.Target] = true
+		if e.Rollout != nil {
+			named[e.Rollout.Target] = true
+			for _, h := range e.Rollout.Halts {
+				named[h.Epoch] = true
+			}
+		}
+	}
+	d.mu.Unlock()
+	for len(d.active) > maxActive {
+		older := d.active[:len(d.active)-1]
+		at := slices.IndexFunc(older, func(t *tracked) bool { return t.ended() && !named[t.Epoch] })
+		if at < 0 {
+			at = slices.IndexFunc(older, func(t *tracked) bool { return !named[t.Epoch] })
+		}
+		t := older[max(at, 0)]
+		if !t.done {
+			d.cfg.Say(fmt.Sprintf("what becomes of epoch %d is not told on GitHub any more: more than %d releases are under way", t.Epoch, maxActive))
+		}
+		d.active = slices.Delete(d.active, max(at, 0), max(at, 0)+1)
+	}
+}
+
+// ended reports whether it was said how it ended.
+func (t *tracked) ended() bool {
+	return t.done || t.status != nil && (t.status.State == forge.Good || t.status.State == forge.Bad)
 }
 
 // later remembers a release that cannot be read now, and says so once. Of many the oldest is let go: newer ones tell of it.
@@ -337,7 +389,7 @@ func (d *Deliverer) later(epoch uint64, u *unread, err error) {
 		d.cfg.Say(fmt.Sprintf("what becomes of epoch %d is not told for now: read the release: %v", epoch, err))
 		u = &unread{epoch: epoch, pause: firstPause}
 		d.unread[epoch] = u
-		if len(d.unread) > maxActive {
+		if len(d.unread) > maxUnread {
 			delete(d.unread, slices.Min(slices.Collect(maps.Keys(d.unread))))
 		}
 	}
@@ -352,7 +404,7 @@ func (d *Deliverer) settle() {
 		newest = max(newest, t.Epoch)
 	}
 	for _, t := range d.active {
-		if t.status != nil && !t.done && (t.status.State == forge.Good && !t.watched || t.status.State == forge.Bad && t.Epoch < newest && (t.reverted || !d.cfg.Revert)) {
+		if t.status != nil && !t.done && (t.status.State == forge.Good && !t.watched || t.Epoch < newest && (t.over || t.status.State == forge.Bad && (t.reverted || !d.cfg.Revert))) {
 			t.done = true
 			d.cfg.Say(fmt.Sprintf("epoch %d is told on GitHub (%s): %s", t.Epoch, t.status.Description, d.cfg.Forge.Calls().Sub(t.before)))
 		}

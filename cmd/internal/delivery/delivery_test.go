@@ -67,7 +67,7 @@ func (s *side) do(what string, f func() error) error {
 func (s *side) Deploy(_ context.Context, d forge.Deployment) (*forge.Deployment, error) {
 	err := s.do("deploy", func() error {
 		for _, have := range s.deployments {
-			if have.Commit == d.Commit && have.Environment == d.Environment {
+			if have.Commit == d.Commit && have.Environment == d.Environment && strings.HasPrefix(have.Description, d.Mark) {
 				d = *have
 				return nil
 			}
@@ -389,7 +389,7 @@ func TestRefusedElsewhere(t *testing.T) {
 		s.mu.Unlock()
 		d.Published(7)
 		expect(t, s, "77 prod queued: eu waits for its rollout", "77 pending: epoch 7: prod: eu waits for its rollout")
-		if len(*said) != 0 {
+		if len(*said) != 1 || (*said)[0] != "that commit 999999999999 was refused is not told on GitHub: no commit found" {
 			t.Errorf("%q", *said)
 		}
 	})
@@ -398,7 +398,7 @@ func TestRefusedElsewhere(t *testing.T) {
 type noCommit struct{}
 
 func (*noCommit) Error() string        { return "no commit found" }
-func (*noCommit) Is(target error) bool { return target == forge.ErrInvalid }
+func (*noCommit) Is(target error) bool { return target == forge.ErrNoCommit }
 
 // A release that changes nothing is delivered when what it keeps is: before that it is neither a success nor a deployment.
 func TestNothingChangesWhileHalted(t *testing.T) {

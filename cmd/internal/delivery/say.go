@@ -72,6 +72,8 @@ type said struct {
 	backs []back // where it failed and was taken back
 	blind bool   // of a cohort that is not green nothing was heard yet: it may have been taken back
 	later bool   // a cohort is green by a newer release that contains it, not by this one
+	since uint64 // that newer one, where it is all that is known: this one may have been taken back before it
+	gone  bool   // it failed, and a newer one stands in its place: there is nothing to take back
 }
 
 // back is where a failed release was taken back from.
@@ -82,7 +84,7 @@ type back struct {
 }
 
 // tell says what became of a release in some cohorts. It is green only when the collector says green of each.
-func (r Release) tell(names []string, w *api.Wait, rollouts map[string]api.Event) said {
+func (r Release) tell(names []string, w *api.Wait, rollouts map[string]api.Event, ended ends) said {
 	out := said{state: forge.Success}
 	confirmed, owed, waiting := 0, 0, 0
 	var notes []string
@@ -92,15 +94,22 @@ func (r Release) tell(names []string, w *api.Wait, rollouts map[string]api.Event
 		confirmed, owed, waiting = confirmed+g.Confirmed, owed+g.Owed, waiting+len(g.Waiting)
 		event, known := rollouts[name]
 		state := event.Rollout
-		switch failed, why := r.failed(name, event); {
+		newer := event.Target > r.Epoch // what the collector says now is said of that one
+		failed, why := r.failed(name, event)
+		gone := failed && g.Green
+		if end := ended[name][r.Epoch]; !failed && newer && end.failed {
+			failed, gone, why = true, true, end.why
+		}
+		switch {
 		case part.State == manifest.StateBlocked:
 			out.state = forge.Failure
 			notes = append(notes, name+" is blocked: "+part.Reason)
 			continue
-		case failed && !g.Green:
+		case failed && (!g.Green || newer):
 			out.state = forge.Failure
 			notes = append(notes, why)
-			if state != nil {
+			out.gone = out.gone || gone
+			if state != nil && !gone {
 				out.backs = append(out.backs, back{name, state.Baseline, why})
 			}
 			continue
@@ -108,6 +117,9 @@ func (r Release) tell(names []string, w *api.Wait, rollouts map[string]api.Event
 		if g.Green {
 			started = true
 			out.later = out.later || event.Target != r.Epoch
+			if newer && !ended[name][r.Epoch].done {
+				out.since = max(out.since, event.Target)
+			}
 			continue
 		}
 		out.blind = out.blind || !known
@@ -174,21 +186,31 @@ func (r Release) watchedBy(w *api.Wait, rollouts map[string]api.Event) bool {
 
 // keeps says what became of the cohorts in which a release changes nothing. The release is not delivered while what they keep is not: it may have been halted, or be under
 // way. Only what is not green is worth a word.
-func (r Release) keeps(w *api.Wait, rollouts map[string]api.Event) said {
+func (r Release) keeps(w *api.Wait, rollouts map[string]api.Event, ended ends) said {
 	out := said{state: forge.Success}
 	var notes []string
 	for _, name := range slices.Sorted(maps.Keys(r.Cohorts)) {
 		c := r.Cohorts[name]
 		g, known := w.Cohorts[name]
 		event, heard := rollouts[name]
+		newer, end := event.Target > c.Epoch, ended[name][c.Epoch]
 		if c.State == manifest.StateHolds && g.Green {
-			out.later = out.later || event.Target > c.Epoch
+			out.later = out.later || newer
+			if newer && !end.done && !end.failed {
+				out.since = max(out.since, event.Target)
+			}
 		}
-		if c.State != manifest.StateHolds || c.Epoch == 0 || g.Green || !known && len(w.Cohorts) > 0 { // a later release took it away
+		taken := newer && end.failed
+		if c.State != manifest.StateHolds || c.Epoch == 0 || g.Green && !taken || !known && len(w.Cohorts) > 0 { // a later release took it away
 			continue
 		}
 		out.blind = out.blind || !heard
-		if failed, why := r.failed(name, event); failed {
+		failed, why := r.failed(name, event)
+		if taken && !failed {
+			failed, why = true, end.why
+		}
+		if failed {
+			out.gone = out.gone || g.Green
 			out.state = forge.Failure
 			notes = slices.Insert(notes, 0, fmt.Sprintf("epoch %d, which stays: %s", c.Epoch, why))
 			continue
@@ -276,12 +298,12 @@ func (r Release) whole(of map[string]said, kept said) forge.Status {
 	case forge.Failure:
 		s.State = forge.Bad
 		parts = slices.Insert(parts, 0, kept.text)
-	case forge.InProgress:
+	case forge.InProgress, forge.Inactive:
 		if s.State == forge.Good {
 			s.State = forge.Pending
 		}
 		parts = append(parts, kept.text)
 	}
-	s.Description = fmt.Sprintf("epoch %d: %s", r.Epoch, strings.Join(parts, "; "))
+	s.Description = r.mark() + strings.Join(parts, "; ")
 	return s
 }

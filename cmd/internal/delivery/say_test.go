@@ -51,7 +51,7 @@ func TestTell(t *testing.T) {
 		{"blocked", "bad eu", map[string]verdict.Green{"eu": green}, nil, "failure: bad is blocked: web: not valid"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := r.tell(strings.Fields(tt.cohorts), &api.Wait{Cohorts: tt.w}, tt.events)
+			s := r.tell(strings.Fields(tt.cohorts), &api.Wait{Cohorts: tt.w}, tt.events, nil)
 			got := string(s.state) + ": " + s.text
 			for _, b := range s.backs {
 				got += fmt.Sprintf(" (back to %d)", b.baseline)
@@ -120,7 +120,7 @@ func TestKeeps(t *testing.T) {
 		{map[string]verdict.Green{"eu": {}, "us": {}}, halted, "failure: epoch 6, which stays: eu is halted: gate errors; us keeps epoch 5, which is not confirmed yet"},
 		{map[string]verdict.Green{"eu": green, "us": green}, halted, "success: "}, // resumed to the end
 	} {
-		s := r.keeps(&api.Wait{Cohorts: tt.w}, tt.events)
+		s := r.keeps(&api.Wait{Cohorts: tt.w}, tt.events, nil)
 		if got := string(s.state) + ": " + s.text; got != tt.want || len(s.backs) > 0 {
 			t.Errorf("got  %s\nwant %s", got, tt.want)
 		}

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/muster-config/muster/distributor/api"
@@ -25,12 +27,21 @@ func (d *Deliverer) sayRefused(ctx context.Context) error {
 		r := d.refused[0]
 		d.mu.Unlock()
 		err := d.cfg.Forge.Status(ctx, r.commit, forge.Status{Context: Context, State: forge.Bad, Description: "refused: " + r.why, URL: d.cfg.URL})
-		if err != nil && !errors.Is(err, forge.ErrInvalid) && !errors.Is(err, forge.ErrNotFound) { // a commit that the forge does not have is not told there
+		over := err == nil || errors.Is(err, forge.ErrNoCommit) // a commit that the forge does not have is not told there
+		d.mu.Lock()
+		if len(d.refused) > 0 && d.refused[0] == r { // else it was let go meanwhile
+			d.refused = d.refused[1:]
+			if !over {
+				d.refused = append(d.refused, r) // behind the others, which may be taken
+			}
+		}
+		d.mu.Unlock()
+		if !over {
 			return err
 		}
-		d.mu.Lock()
-		d.refused = d.refused[1:]
-		d.mu.Unlock()
+		if err != nil {
+			d.cfg.Say(fmt.Sprintf("that commit %.12s was refused is not told on GitHub: %v", r.commit, err))
+		}
 	}
 }
 
@@ -48,12 +59,13 @@ func (d *Deliverer) deliver(ctx context.Context, t *tracked) error {
 			return &away{collector, fmt.Errorf("what became of epoch %d: %w", t.Epoch, err)}
 		}
 		d.mu.Lock()
-		rollouts := maps.Clone(d.rollouts)
+		rollouts, ended := maps.Clone(d.rollouts), d.ends.clone()
 		d.mu.Unlock()
 		for env, names := range envs {
-			of[env] = t.tell(names, w, rollouts)
+			of[env] = t.tell(names, w, rollouts, ended)
 		}
-		kept = t.keeps(w, rollouts)
+		kept = t.keeps(w, rollouts, ended)
+		t.unseen(of, &kept)
 		t.watched = t.watchedBy(w, rollouts)
 	}
 	var failed error
@@ -66,19 +78,21 @@ func (d *Deliverer) deliver(ctx context.Context, t *tracked) error {
 	}
 	heard := kept
 	for _, s := range of {
-		heard.blind, heard.later = heard.blind || s.blind, heard.later || s.later
+		heard.blind, heard.later, heard.since = heard.blind || s.blind, heard.later || s.later, max(heard.since, s.since)
 	}
 	if err := d.allowed(thing{t.Epoch, "status"}, func() error { return d.sayStatus(ctx, t, t.whole(of, kept), heard) }); err != nil {
 		return cmp.Or(failed, err)
 	}
-	return cmp.Or(failed, d.allowed(thing{t.Epoch, "revert"}, func() error { return d.revert(ctx, t, of) }))
+	failed = cmp.Or(failed, d.allowed(thing{t.Epoch, "revert"}, func() error { return d.revert(ctx, t, of) }))
+	t.over = failed == nil && t.passed(of, kept)
+	return failed
 }
 
 func (d *Deliverer) sayDeployment(ctx context.Context, t *tracked, env string, s said) error {
 	dep := t.deployments[env]
 	if dep == nil {
 		var err error
-		dep, err = d.cfg.Forge.Deploy(ctx, forge.Deployment{Commit: t.Commit, Environment: env, Description: fmt.Sprintf("epoch %d: %s", t.Epoch, t.Subject), Production: production(env)})
+		dep, err = d.cfg.Forge.Deploy(ctx, forge.Deployment{Commit: t.Commit, Environment: env, Description: t.mark() + t.Subject, Mark: strings.TrimSpace(t.mark()), Production: production(env)})
 		if err != nil {
 			return err
 		}
@@ -126,6 +140,9 @@ func (d *Deliverer) sayStatus(ctx context.Context, t *tracked, s forge.Status, h
 		if err != nil {
 			return err
 		}
+		if of, known := epochOf(had.Description); known && of < t.Epoch {
+			had = forge.Status{} // said of the same commit as it was released before
+		}
 		t.status = &had
 	}
 	switch last := t.status.State; {
@@ -133,7 +150,7 @@ func (d *Deliverer) sayStatus(ctx context.Context, t *tracked, s forge.Status, h
 		return nil
 	case last == forge.Bad && d.newer(t) && (s.State != forge.Good || heard.later):
 		return nil
-	case last != "" && heard.blind && s.State == forge.Pending:
+	case last != "" && (heard.blind || t.missed && heard.since > 0) && s.State == forge.Pending:
 		return nil
 	}
 	if err := d.cfg.Forge.Status(ctx, t.Commit, s); err != nil {
@@ -143,13 +160,24 @@ func (d *Deliverer) sayStatus(ctx context.Context, t *tracked, s forge.Status, h
 	return nil
 }
 
+// mark is what all that is told of a release begins with where it does not stand by itself.
+func (r Release) mark() string { return fmt.Sprintf("epoch %d: ", r.Epoch) }
+
+// epochOf reads a mark.
+func epochOf(text string) (epoch uint64, ok bool) {
+	rest, ok := strings.CutPrefix(text, "epoch ")
+	number, _, found := strings.Cut(rest, ":")
+	epoch, err := strconv.ParseUint(number, 10, 64)
+	return epoch, ok && found && err == nil
+}
+
 // revert asks once for a failed release to be taken back.
 func (d *Deliverer) revert(ctx context.Context, t *tracked, of map[string]said) error {
 	if !d.cfg.Revert || t.reverted {
 		return nil
 	}
 	good, b, err := d.before(ctx, t, of)
-	if err != nil || good == nil {
+	if err != nil || good == nil || good.Commit == t.Commit { // what failed there is not in the commit: its settings, say
 		return err
 	}
 	p, made, err := d.cfg.Forge.Revert(ctx, revertOf(t.Release, d.cfg.Branch, good, b))
