@@ -256,6 +256,7 @@ func (a *Agent) holding() *heldDoc {
 	}
 	if over != nil {
 		a.log.Warn("the hold is over", "by", over.Hold.By, "why", over.Hold.Why, "until", over.Hold.Until)
+		a.wake() // it may have ended after this look went by it
 	}
 	return doc
 }

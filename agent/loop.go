@@ -241,10 +241,8 @@ func (a *Agent) nextTick() time.Time {
 			sooner(o.Next)
 		}
 	}
-	if doc := a.holding(); doc != nil {
-		if end := doc.Span.end(now, a.opts.Prober.Now()); end.After(now) {
-			sooner(end)
-		}
+	if doc := a.holding(); doc != nil && doc.Span != (span{}) { // one that cannot be read has none
+		sooner(doc.Span.end(now, a.opts.Prober.Now()))
 	}
 	if a.sweepDue {
 		sooner(now.Add(jitter(a.timing.quiet)))
