@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -217,6 +219,9 @@ func (s *overrideSet) check(args []string) (time.Duration, error) {
 		return 0, cli.Fail(cli.Usage, "give --cohort, --label or --host", "say where")
 	case strings.TrimSpace(s.reason) == "":
 		return 0, cli.Fail(cli.Usage, "say why with --reason: it is kept, and shown to those who ask later", "--reason is missing")
+	case !utf8.ValidString(s.reason) || strings.ContainsFunc(s.reason, func(r rune) bool { return unicode.IsControl(r) && r != '\t' }):
+		// An order does not carry it, and that would show only after the release was written.
+		return 0, cli.Fail(cli.Usage, "write it in one line of plain text", "--reason carries a control character, or is not UTF-8")
 	case len(s.reason) > 1000:
 		return 0, cli.Fail(cli.Usage, "", "--reason is longer than 1000 bytes")
 	case s.id != "" && !manifest.ValidName(s.id):

@@ -35,7 +35,12 @@ func TestRunbook(t *testing.T) {
 			command = regexp.MustCompile(`^muster-agent ([a-z]+)`).ReplaceAllString(command, "muster-agent $1 --config host-1.yaml")
 			script += command
 		}
-		if out, code := d.call("sh", "-c", script); code != 0 {
+		out, code := d.call("sh", "-c", script)
+		// The bucket of this test is there, so that the controller may give a newer order between the head that was taken and the file made from it. The page says what to do then: take the head anew.
+		for tries := 0; code == 4 && strings.Contains(out, "order went back") && tries < 10; tries++ {
+			out, code = d.call("sh", "-c", "rm -f fix.muster\n"+script) // it overwrites no file
+		}
+		if code != 0 {
 			t.Fatalf("exit %d:\n%s\n%s", code, script, out)
 		}
 	}

@@ -61,8 +61,13 @@ func TestOverrideReleaseChangesNothingElse(t *testing.T) {
 		"policy": func(r *manifest.Release) {
 			r.Policy.Rollouts = map[string]manifest.RolloutPolicy{"standard": {Waves: []manifest.Wave{{Percent: 100, Bake: "0s"}}, Gates: map[string]manifest.Gate{}, MinReported: 1, MaxInFlight: "100%", Spread: "0s", Timeout: "1h", OnFailure: "halt", Watch: "0s"}}
 		},
-		"commit": func(r *manifest.Release) { r.Commit = strings.Repeat("ab", 20) },
-		"prev":   func(r *manifest.Release) { r.Prev = digest("another") },
+		// Who stands behind a commit is said by who published it.
+		"author":    func(r *manifest.Release) { r.Author.Name = "mallory" },
+		"subject":   func(r *manifest.Release) { r.Subject = "harmless" },
+		"approvers": func(r *manifest.Release) { r.Approvers = []string{"ana"} },
+		"signer":    func(r *manifest.Release) { r.Signer = "ana (verified by github.com)" },
+		"commit":    func(r *manifest.Release) { r.Commit = strings.Repeat("ab", 20) },
+		"prev":      func(r *manifest.Release) { r.Prev = digest("another") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
